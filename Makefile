@@ -33,7 +33,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-asan test-tsan soak soak-storage soak-transfer soak-system coverage bench bench-llama bench-vllm \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-asan test-tsan soak soak-storage soak-transfer soak-system coverage bench bench-llama bench-vllm \
   lint tidy format clean
 
 help: ## list the targets
@@ -103,6 +103,14 @@ test-vllm-gpu: build-vllm setup-test ## the connector with KV caches on an emula
 	$(call build,dev,fake_libcuda)
 	CACHALOT_FAKE_LIBCUDA=$(CURDIR)/build/dev/tests/torch/libcuda.so.1 CACHALOT_VLLM_MODELS=$(CURDIR)/build/vllm/models \
 	  build/vllm/venv/bin/python -m pytest $(addprefix tests/vllm/,$(VLLM_GPU_TESTS)) $(PYTEST_ARGS)
+
+# SGLang needs 6 GB below build/; tools/setup-sglang finds what is there already.
+build-sglang: setup-python
+	tools/setup-sglang build/sglang
+	CXX="$(CXX)" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) build/sglang/venv/bin/python -m pip install --quiet .
+
+test-sglang: build-sglang ## get SGLang (6 GB) and run its connector there; PYTEST_ARGS goes to pytest
+	CACHALOT_SGLANG_MODELS=$(CURDIR)/build/sglang/models build/sglang/venv/bin/python -m pytest tests/sglang $(PYTEST_ARGS)
 
 setup-python-storage:
 	@tools/setup --for python-storage

@@ -55,6 +55,14 @@ def _gemma3():
         tie_word_embeddings=False, query_pre_attn_scalar=64)
 
 
+def _qwen3():
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    return Qwen3ForCausalLM, Qwen3Config(
+        hidden_size=256, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
+        vocab_size=512, max_position_embeddings=8192, initializer_range=_RANGE, tie_word_embeddings=False)
+
+
 def _deepseek():
     from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
 
@@ -75,6 +83,7 @@ MODELS = {
     "mistral": (_mistral, 1),
     "gemma3": (_gemma3, 1),
     "deepseek": (_deepseek, 1),
+    "qwen3": (_qwen3, 1),
 }
 
 

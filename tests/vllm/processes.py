@@ -1,29 +1,21 @@
 """vLLM engines as processes, and pools for them."""
 
-import json
 import os
-import queue
-import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
-from cachalot.command import PROGRAM
-
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "examples" / "vllm"))  # tiny_models, servers
-from servers import kill_group  # noqa: E402
-
-DEADLINE_S = 400  # of one answer: a livelock fails
+sys.path.insert(0, str(HERE.parent / "engines"))
+from engine_process import DEADLINE_S, PROGRAM, EngineProcess, Pool  # noqa: E402, F401
 
 
 def has_avx512():
     return " avx512f " in Path("/proc/cpuinfo").read_text().replace("\n", " ")
 
 
-class Engine:
+class Engine(EngineProcess):
     """A vLLM engine. `answer` sends prompts and returns what engine.py says."""
 
     def __init__(self, model, connector=None, in_process=True, environment=None, transfer=None, **arguments):
@@ -39,99 +31,4 @@ class Engine:
                                            "kv_connector_extra_config": connector, **(transfer or {})}
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
                      "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if in_process else "1", **(environment or {})}
-        self.process = subprocess.Popen([sys.executable, str(HERE / "engine.py"), json.dumps(given)],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        text=True, env=variables, start_new_session=True)
-        self.log = []
-        self._lines = queue.Queue()
-        threading.Thread(target=self._read, args=(self.process.stdout, self._lines.put), daemon=True).start()
-        threading.Thread(target=self._read, args=(self.process.stderr, self.log.append), daemon=True).start()
-        self.ready_s = None
-
-    @staticmethod
-    def _read(pipe, take):
-        for line in pipe:
-            take(line)
-        take(None)
-
-    def _next(self):
-        line = self._lines.get(timeout=DEADLINE_S)
-        if line is None:
-            raise AssertionError("the engine has ended:\n" + self.text()[-6000:])
-        return json.loads(line)
-
-    def wait_ready(self):
-        if self.ready_s is None:
-            self.ready_s = self._next()["ready"]
-        return self
-
-    def send(self, prompts, **options):
-        self.wait_ready()
-        self.process.stdin.write(json.dumps({"prompts": prompts, **options}) + "\n")
-        self.process.stdin.flush()
-
-    def answer(self, prompts, **options):
-        self.send(prompts, **options)
-        return self._next()
-
-    def take(self):
-        return self._next()
-
-    def text(self):
-        return "".join(line for line in self.log if line)
-
-    def close(self):
-        if self.process.poll() is None:
-            try:
-                self.process.stdin.close()
-                self.process.wait(60)
-            except (OSError, subprocess.TimeoutExpired):
-                pass
-        kill_group(self.process)
-
-
-class Pool:
-    """A pool with a keeper in a process of its own."""
-
-    def __init__(self, path, block_bytes, blocks, *flags):
-        self.path, self.flags = path, flags
-        self.create = ["--create", "--block-bytes", str(block_bytes), "--capacity-blocks", str(blocks)]
-        self.serve(*self.create)
-
-    def serve(self, *more):
-        self.keeper = subprocess.Popen([str(PROGRAM), "serve", "--pool", self.path, *more, *self.flags],
-                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        line = self.keeper.stdout.readline()
-        assert line.startswith("ready"), line + self.keeper.stdout.read()
-        self.ready = dict(word.split("=", 1) for word in line.split()[1:])
-
-    def info(self):
-        done = subprocess.run([str(PROGRAM), "pool", "info", self.path, "--json", "-"], capture_output=True, text=True)
-        return json.loads(done.stdout)
-
-    def damage(self):
-        """Changes a byte in every page of the data, behind the pool's back."""
-        with open(self.path, "r+b") as file:
-            size = os.path.getsize(self.path)
-            for at in range(self.data_begin(), size, 4096):
-                file.seek(at)
-                byte = file.read(1)
-                file.seek(at)
-                file.write(bytes([byte[0] ^ 0x55]))
-
-    def data_begin(self):
-        geometry = self.info()["geometry"]
-        stripe = 2 << 20
-        data = -(-geometry["blocks"] * geometry["block_bytes"] // stripe) * stripe
-        return os.path.getsize(self.path) - data
-
-    def evict_all(self):
-        subprocess.run([str(PROGRAM), "evict", "--pool", self.path, "--all"], capture_output=True)
-
-    def kill(self):
-        self.keeper.kill()
-        self.keeper.wait()
-
-    def close(self):
-        self.kill()
-        subprocess.run([str(PROGRAM), "pool", "destroy", self.path], capture_output=True)
+        super().__init__(HERE / "engine.py", given, variables)

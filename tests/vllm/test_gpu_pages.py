@@ -27,10 +27,10 @@ from vllm.v1.kv_cache_layout import KVCacheLayout  # noqa: E402
 
 from cachalot import Client, EmbeddedKeeper, KvGeometry, random_offer_id  # noqa: E402
 from cachalot.connectors.vllm import layout as of_layout  # noqa: E402
-from cachalot.connectors.vllm.attachment import Attachment  # noqa: E402
-from cachalot.connectors.vllm.log import RateLimitedLog  # noqa: E402
+from cachalot.connectors.access.attachment import Attachment  # noqa: E402
+from cachalot.connectors.access.log import RateLimitedLog  # noqa: E402
 from cachalot.connectors.vllm.messages import Chain, Load, Store  # noqa: E402
-from cachalot.connectors.vllm.namespace import Group, UnsupportedCacheError  # noqa: E402
+from cachalot.connectors.access.group import Group, UnsupportedCacheError  # noqa: E402
 from cachalot.connectors.vllm.options import parse  # noqa: E402
 from cachalot.connectors.vllm.transfer.messages import Ask, Offer  # noqa: E402
 from cachalot.connectors.vllm.worker import WorkerSide  # noqa: E402
@@ -297,7 +297,10 @@ def test_the_real_engine_shares_from_its_pages_on_the_gpu(models, engines, pools
     answer = second.answer([prompt(1, 700)])
     assert answer["tokens"] == computed["tokens"] and answer["cached"] == [640]
     assert "the pool is registered with GPU 0, in" in second.text()
-    assert answer["metrics"]["vllm:cachalot_gpu_registrations"] == 1
+    metrics = answer["metrics"]
+    assert metrics["vllm:cachalot_gpu_registrations"] == 1
+    by_way = [metrics.get(f"vllm:cachalot_gpu_{way}_bytes", 0) for way in ("threads", "bulk", "batch", "copy_engine")]
+    assert sum(by_way) >= metrics["vllm:cachalot_loaded_bytes"] > 0
 
 
 # --- Failures ------------------------------------------------------------------------------------------------------

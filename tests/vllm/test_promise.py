@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from cachalot.connectors.vllm import scheduler
-from cachalot.connectors.vllm.log import RateLimitedLog
+from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.vllm.options import parse
 
 BLOCK_TOKENS = 128

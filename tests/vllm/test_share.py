@@ -261,6 +261,8 @@ def test_the_first_engine_makes_the_pool(models, engines, prompt, tmp_path):
     assert external_hits(answer) == full_blocks(128)
     assert "this engine keeps the pool" in first.text()
     assert "another process keeps the pool" in second.text()
+    # The size is what the pool takes in all.
+    assert 0.9 * (64 << 20) < os.path.getsize(options["pool"]) <= 64 << 20
     first.close()
     second.close()
     os.unlink(options["pool"])

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from cachalot.connectors.vllm import scheduler, worker
-from cachalot.connectors.vllm.log import RateLimitedLog
+from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import Chain, Load, StepAnswer, Store
 from cachalot.connectors.vllm.options import parse
 from cachalot.connectors.vllm.transfer.with_pool import PooledTransferScheduler

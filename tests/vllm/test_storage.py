@@ -44,6 +44,14 @@ def test_a_pool_that_lost_its_memory_is_warm(models, engines, pools, prompt, tmp
     answer = second.answer([one])
     assert answer["tokens"][0] == right(engines(models()), one)
     assert external_hits(answer) == full_blocks(128), second.text()[-3000:]
+    # By hand: this pool's engines asked for the full blocks of one prompt, and used them all from storage.
+    blocks = full_blocks(128) // 128
+    until = time.monotonic() + WAIT_S  # clients publish every 200 ms
+    while (totals := again.info()["totals"])["prompts"] != 1 and time.monotonic() < until:
+        time.sleep(0.05)
+    names = "prompts", "prompt_blocks", "used_pool_blocks", "used_peer_blocks", "used_storage_blocks"
+    assert [totals[name] for name in names] == [1, blocks, 0, 0, blocks]
+    assert totals["hit_rate"] == 1
 
 
 def test_a_pool_smaller_than_its_prompts(models, engines, pools, prompt, tmp_path):

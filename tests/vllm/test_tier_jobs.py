@@ -10,7 +10,7 @@ from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key
 from vllm.v1.kv_offload.tiering.base import TransferJob
 
 from cachalot import KvGeometry
-from cachalot.connectors.vllm.namespace import Group
+from cachalot.connectors.access.group import Group
 from cachalot.connectors.vllm.tier import CachalotTier, cachalot_tier, names
 
 CHUNKS, ROW = 32, 4096

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cachalot import KvGeometry, TransferRank
-from cachalot.connectors.vllm.log import RateLimitedLog
+from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import keys_of
 from cachalot.connectors.vllm.options import Transfer
 from cachalot.connectors.vllm.transfer.messages import Ask, Offer, TransferAnswer
@@ -224,7 +224,7 @@ def test_whatever_a_reference_does_to_a_worker_the_prompt_is_computed():
     worker.begin_loads([Ask("r", {"expects_note": "yes"}, [4, 5], 0, 32, KEY)])
     assert worker.take_results() == ({"r"}, set())
     assert worker.take_bad_pages() == {4, 5}
-    assert worker.take_answer() is None
+    assert worker.take_answer().failed_asks == {"r"}
 
 
 def test_a_worker_without_a_cache_answers_for_each_offer():

@@ -11,14 +11,16 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.logger import init_logger
 
 from cachalot import IoError, NoSpaceError, PermissionError, TransferRank, UnsupportedError
-from cachalot.connectors.vllm.attachment import Attachment
-from cachalot.connectors.vllm.keeper import SharedKeeper
+from cachalot.connectors.access.attachment import Attachment
+from cachalot.connectors.access.keeper import SharedKeeper
 from cachalot.connectors.vllm.layout import Cache, describe
-from cachalot.connectors.vllm.log import RateLimitedLog
+from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import NoStep, StepMetadata
 from cachalot.connectors.vllm.metrics import ConnectorStats, PromMetrics
-from cachalot.connectors.vllm.namespace import Group, Identity, Rank, UnsupportedCacheError
-from cachalot.connectors.vllm.options import parse, parse_bytes
+from cachalot.connectors.access.group import Group, UnsupportedCacheError
+from cachalot.connectors.vllm.namespace import Identity, Rank
+from cachalot.connectors.access.options import parse_bytes
+from cachalot.connectors.vllm.options import parse
 from cachalot.connectors.vllm.scheduler import SchedulerSide
 from cachalot.connectors.vllm.streams import streams_of
 from cachalot.connectors.vllm.transfer.messages import TransferStep, WorkerAddress

@@ -25,6 +25,10 @@ class HeldPages:
         most = share if self._jobs else max(share, _MOST_ALONE)
         return max(int(most * self._pool.num_gpu_blocks) - self._count, 0)
 
+    def has_room(self, pages: int, share: float) -> bool:
+        """Whether so many more may be held, if no more than this share of all may be."""
+        return self._pool is not None and self._count + pages <= share * self._pool.num_gpu_blocks
+
     def hold_pages(self, job: int, pages: List[int]) -> None:
         """Until every worker has finished the job. Page 0 is none."""
         blocks = [self._pool.blocks[page] for page in pages if page != 0]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
 from cachalot import PartStrides
-from cachalot.connectors.vllm.namespace import Group, UnsupportedCacheError
+from cachalot.connectors.access.group import Group, UnsupportedCacheError
 
 #: Offset, page, head and token stride, in elements.
 _Part = Tuple[int, int, int, int]

@@ -33,9 +33,15 @@ COUNTERS = {
     "failed_transfers": "Transfers that failed: their blocks were loaded from the pool, or computed",
     "gpu_registrations": "Registrations of the pool with a GPU: one for each attachment of a worker with its KV cache there",
     "gpu_registration_seconds": "Time of these registrations: the first one page-locks the pool",
+    "gpu_threads_bytes": "Bytes that a kernel's loads and stores copied from and to the GPU's KV cache",
+    "gpu_bulk_bytes": "Bytes that a kernel's bulk transfers copied",
+    "gpu_batch_bytes": "Bytes that the driver copied in batches",
+    "gpu_copy_engine_bytes": "Bytes that the driver copied one by one",
     "ended_sharing": "Workers that share nothing any more: the GPU failed, or cannot use the pool",
     "skipped_stores": "Stores that were put off because unfinished ones held too many blocks",
 }
+#: As Client.statistics has them.
+GPU_BYTES = tuple(name for name in COUNTERS if name.startswith("gpu_") and name.endswith("_bytes"))
 
 
 @dataclass

@@ -1,67 +1,13 @@
 """Which blocks an engine may share: everything that their bytes depend on, from the engine's own configuration."""
 
-import hashlib
 import json
-import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, List, Optional, Tuple, Union
 
 from cachalot import KvGeometry
-from cachalot.connectors.vllm.weights import digest_of_folder
-
-_DTYPES = {
-    "torch.float32": "f32",
-    "torch.float16": "f16",
-    "torch.bfloat16": "bf16",
-    "torch.float8_e4m3fn": "f8",
-    "torch.float8_e5m2": "f8",
-    "torch.uint8": "f8",
-    "torch.int8": "i8",
-}
-
-
-class UnsupportedCacheError(Exception):
-    """The engine's cache is of a kind that this connector does not know: nothing is shared."""
-
-
-def _short(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _local_folder(model: str, revision: Optional[str]) -> Optional[str]:
-    """Where the files of a model are on this machine."""
-    if os.path.exists(model):
-        return model
-    try:
-        from huggingface_hub import snapshot_download
-
-        return snapshot_download(model, revision=revision, local_files_only=True)
-    except Exception:
-        return None
-
-
-def _model_identity(model: str, revision: Optional[str], every_byte: bool, load_format: str) -> str:
-    if load_format == "dummy":
-        raise UnsupportedCacheError("load_format dummy, whose weights have no identity,")
-    folder = _local_folder(model, revision)
-    if folder is None:
-        if not revision:
-            raise UnsupportedCacheError(
-                f"model: {model} has no files on this machine and no revision, so its weights have no identity; "
-                "give --revision")
-        return f"{model}@{revision}"
-    try:
-        return "files:" + digest_of_folder(folder, every_byte)[:32]
-    except OSError as error:
-        raise UnsupportedCacheError(f"model: weights that cannot be identified ({error})") from error
-
-
-def _rope_limit(model_config: Any) -> str:
-    """Long-context variants of RoPE choose their factors by the engine's longest prompt."""
-    text = getattr(model_config.hf_config, "get_text_config", lambda: model_config.hf_config)()
-    scaling = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None)
-    return str(model_config.max_model_len) if "longrope" in json.dumps(scaling, default=str) else "any"
+from cachalot.connectors.access.group import Group, UnsupportedCacheError, model_heads
+from cachalot.connectors.access.identity import DTYPES, model_identity, rope_limit, short
 
 
 def _overrides(model_config: Any) -> str:
@@ -85,50 +31,6 @@ def _float8(cache_dtype: str) -> str:
     from vllm.platforms import current_platform
 
     return str(current_platform.fp8_dtype()).replace("torch.", "") if "fp8" in cache_dtype else "none"
-
-
-def _model_heads(geometry: KvGeometry) -> int:
-    """KV heads of all ranks together; a latent counts as one."""
-    return 1 if geometry.attention == "latent" else geometry.kv_heads * geometry.tp_size // geometry.tp_replicas
-
-
-@dataclass(frozen=True)
-class Group:
-    """One group of layers that share a block table, as vLLM's KVCacheGroupSpec, on one rank."""
-
-    number: int  # in the engine
-    layers: Tuple[str, ...]
-    geometry: KvGeometry
-    model: str  # with the geometry: the namespace
-    window: int  # tokens; 0: all
-    order: str = "layer_first"  # of a block in the pool
-    share_tp: int = 0  # as Client takes it
-
-    @property
-    def namespace(self) -> str:
-        """Equal for groups and ranks whose blocks are the same; as Client.namespaces() names it. With share_tp those of
-        all ranks."""
-        return self.model + " | " + self.geometry.fingerprint(self.share_tp)
-
-    @property
-    def pool_block_bytes(self) -> int:
-        return (self.geometry.head_group(self.share_tp) if self.share_tp else self.geometry).block_bytes
-
-    def of_all_ranks(self) -> "Group":
-        """What a lookup for all ranks of a namespace asks for: with share_tp the heads of all."""
-        if not self.share_tp or self.is_latent:
-            return self
-        fields = {**self.geometry.__getstate__(), "kv_heads": _model_heads(self.geometry), "tp_rank": 0, "tp_size": 1,
-                  "tp_replicas": 1}
-        return replace(self, geometry=KvGeometry(**fields))
-
-    @property
-    def is_latent(self) -> bool:
-        return self.geometry.attention == "latent"
-
-    @property
-    def block_tokens(self) -> int:
-        return self.geometry.block_tokens
 
 
 @dataclass(frozen=True)
@@ -164,7 +66,7 @@ def _geometry(spec: Any, layers: int, rank: Rank, parallel: Any, model_config: A
     name = type(spec).__name__
     if name not in ("FullAttentionSpec", "SlidingWindowSpec", "MLAAttentionSpec"):
         raise UnsupportedCacheError(f"KV cache of {name}")
-    dtype = _DTYPES.get(str(spec.dtype))
+    dtype = DTYPES.get(str(spec.dtype))
     if dtype is None:
         raise UnsupportedCacheError(f"KV cache of {spec.dtype}")
     mode = getattr(getattr(spec, "kv_quant_mode", None), "name", "NONE")
@@ -200,19 +102,19 @@ class Identity:
             raise UnsupportedCacheError("calculate_kv_scales, by which each engine has scales of its own,")
         speculative = getattr(vllm_config, "speculative_config", None)
         self.parts: List[Tuple[str, str]] = [
-            ("model", _model_identity(model_config.model, model_config.revision, every_byte,
+            ("model", model_identity(model_config.model, model_config.revision, every_byte,
                                       str(vllm_config.load_config.load_format))),
-            ("overrides", _short(_overrides(model_config))),
-            ("processor", _short(json.dumps(_processor_options(model_config), sort_keys=True, default=str))),
+            ("overrides", short(_overrides(model_config))),
+            ("processor", short(json.dumps(_processor_options(model_config), sort_keys=True, default=str))),
             ("dtype", str(model_config.dtype).replace("torch.", "")),
             ("kv", str(cache_config.cache_dtype)),
             ("float8", _float8(str(cache_config.cache_dtype))),
             ("scales", "False"),
             ("quantization", str(model_config.quantization)),
-            ("rope-limit", _rope_limit(model_config)),
-            ("speculative", _short(str(speculative)) if speculative else "none"),
+            ("rope-limit", rope_limit(model_config.hf_config, model_config.max_model_len)),
+            ("speculative", short(str(speculative)) if speculative else "none"),
             ("hash", str(cache_config.prefix_caching_hash_algo)),
-            ("salt", _short(salt) if salt else "none"),
+            ("salt", short(salt) if salt else "none"),
         ]
 
     def text(self) -> str:
@@ -252,7 +154,7 @@ class Identity:
             raise UnsupportedCacheError(f"blocks of {sorted(sizes)} tokens with hashes of {hashed}")
         names = layer_names or [tuple(group.layer_names) for group in kv_cache_config.kv_cache_groups]
         groups = []
-        layers_of_all = _short(";".join(" ".join(layers) for layers in names))
+        layers_of_all = short(";".join(" ".join(layers) for layers in names))
         order = _block_order(kv_cache_config)
         model = f"vllm/1 {self.text()} layers={layers_of_all} order={order}"
         for number, group in enumerate(kv_cache_config.kv_cache_groups):
@@ -261,7 +163,7 @@ class Identity:
             # With the hybrid manager switched off, a window is a property of the computation only.
             window = getattr(group.kv_cache_spec, "sliding_window", None) or 0
             block_order = "layer_first" if geometry.attention == "latent" else order
-            share_tp = _model_heads(geometry) if self._share_tp == "auto" else int(self._share_tp)
+            share_tp = model_heads(geometry) if self._share_tp == "auto" else int(self._share_tp)
             if share_tp:
                 geometry.head_group(share_tp)  # refuses what does not fit
             groups.append(Group(number, layers, geometry, model, window, block_order, share_tp))

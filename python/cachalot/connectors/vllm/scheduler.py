@@ -9,15 +9,15 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from cachalot.connectors.vllm.attachment import Attachment
+from cachalot.connectors.access.attachment import Attachment
 from cachalot.connectors.vllm.held_pages import HeldPages
-from cachalot.connectors.vllm.log import RateLimitedLog
+from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import KEY_BYTES, Chain, Load, StepAnswer, StepMetadata, Store, hashes_of, keys_of
 from cachalot.connectors.vllm.metrics import ConnectorStats
 from cachalot.connectors.vllm.options import Options
 from cachalot.connectors.vllm.reasons import why_no_hits
 from cachalot.connectors.vllm.storage import Question, StorageQuestions
-from cachalot.connectors.vllm.weights import digest_of_folder, state_of_folder
+from cachalot.connectors.access.weights import digest_of_folder, state_of_folder
 
 #: Until a miss is explained, the pool's namespaces are read at most so often.
 _EXPLAIN_PAUSE_S = 10.0

@@ -5,8 +5,8 @@ import threading
 import time
 from typing import Any, List, Optional, Tuple
 
-from cachalot.connectors.vllm.attachment import Attachment
-from cachalot.connectors.vllm.log import RateLimitedLog
+from cachalot.connectors.access.attachment import Attachment
+from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import hashes_of
 
 #: Whether there is storage is asked so often; until a keeper has answered, more often.

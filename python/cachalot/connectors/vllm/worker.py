@@ -9,11 +9,11 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 import numpy as np
 
 from cachalot import Error
-from cachalot.connectors.vllm.attachment import Attachment
+from cachalot.connectors.access.attachment import Attachment
 from cachalot.connectors.vllm.layout import Cache
-from cachalot.connectors.vllm.log import RateLimitedLog
+from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import Chain, Load, StepAnswer, Store, hashes_of
-from cachalot.connectors.vllm.metrics import ConnectorStats
+from cachalot.connectors.vllm.metrics import GPU_BYTES, ConnectorStats
 from cachalot.connectors.vllm.options import Options
 from cachalot.connectors.vllm.streams import NoStreams
 from cachalot.errors import IoError, NoKeeperError, TimeoutError
@@ -277,10 +277,14 @@ class WorkerSide:
         return answer
 
     def take_stats(self) -> ConnectorStats:
+        copied = [attachment.take_counts(GPU_BYTES) for attachment in set(self.attachments) if attachment.device is not None]
         registrations = [seconds for attachment in set(self.attachments) for seconds in attachment.take_registrations()]
         with self._lock:
             self._stats.add("gpu_registrations", len(registrations))
             self._stats.add("gpu_registration_seconds", sum(registrations))
+            for counts in copied:
+                for name, value in counts.items():
+                    self._stats.add(name, value)
             stats, self._stats = self._stats, ConnectorStats()
         return stats
 

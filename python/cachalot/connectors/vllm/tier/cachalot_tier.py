@@ -21,10 +21,10 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from cachalot import Client, Error, PartStrides
-from cachalot.connectors.vllm.attachment import Attachment
-from cachalot.connectors.vllm.keeper import SharedKeeper
-from cachalot.connectors.vllm.log import RateLimitedLog
-from cachalot.connectors.vllm.namespace import UnsupportedCacheError
+from cachalot.connectors.access.attachment import Attachment
+from cachalot.connectors.access.keeper import SharedKeeper
+from cachalot.connectors.access.log import RateLimitedLog
+from cachalot.connectors.access.group import UnsupportedCacheError
 from cachalot.connectors.vllm.options import Options, parse
 from cachalot.connectors.vllm.tier.jobs import Job, JobThreads
 from cachalot.connectors.vllm.tier.names import Asked, Order, group_of, hashes_of

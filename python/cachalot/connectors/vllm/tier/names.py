@@ -10,7 +10,8 @@ import numpy as np
 import vllm
 
 from cachalot import KvGeometry
-from cachalot.connectors.vllm.namespace import Group, Identity, UnsupportedCacheError
+from cachalot.connectors.access.group import Group, UnsupportedCacheError
+from cachalot.connectors.vllm.namespace import Identity
 from cachalot.connectors.vllm.options import Options
 
 

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from cachalot import random_offer_id
 from cachalot.connectors.vllm.held_pages import HeldPages
-from cachalot.connectors.vllm.log import RateLimitedLog
+from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import keys_of
 from cachalot.connectors.vllm.metrics import ConnectorStats
 from cachalot.connectors.vllm.options import Transfer

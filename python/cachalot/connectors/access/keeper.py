@@ -4,9 +4,9 @@ import threading
 from typing import List, Optional
 
 from cachalot import EmbeddedKeeper, Error
-from cachalot.connectors.vllm.log import RateLimitedLog
-from cachalot.connectors.vllm.namespace import Group
-from cachalot.connectors.vllm.options import Create, Options
+from cachalot.connectors.access.log import RateLimitedLog
+from cachalot.connectors.access.group import Group
+from cachalot.connectors.access.options import Create, PoolOptions
 from cachalot.errors import BusyError, InvalidArgumentError
 
 _PAUSE_S = 0.5
@@ -18,7 +18,7 @@ class SharedKeeper:
     Raises InvalidArgumentError: the size has no room for a block, or the pool exists with another size.
     """
 
-    def __init__(self, options: Options, create: Create, groups: List[Group], log: RateLimitedLog) -> None:
+    def __init__(self, options: PoolOptions, create: Create, groups: List[Group], log: RateLimitedLog) -> None:
         self._path, self._create, self._log = options.pool[0], create, log
         self._allow_foreign_pool = options.allow_foreign_pool
         self._block_bytes = max(group.pool_block_bytes for group in groups)

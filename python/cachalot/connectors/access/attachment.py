@@ -3,12 +3,12 @@
 import os
 import threading
 import time
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from cachalot import Client, Error
-from cachalot.connectors.vllm.log import RateLimitedLog
-from cachalot.connectors.vllm.namespace import Group
-from cachalot.connectors.vllm.options import Options
+from cachalot.connectors.access.log import RateLimitedLog
+from cachalot.connectors.access.group import Group
+from cachalot.connectors.access.options import PoolOptions
 from cachalot.errors import (
     BadInputError,
     InvalidArgumentError,
@@ -44,11 +44,14 @@ class Attachment:
     Threads: any.
     """
 
-    def __init__(self, options: Options, group: Group, log: RateLimitedLog,
-                 on_attach: Optional[Callable[[Client], Any]] = None, device: Optional[int] = None) -> None:
-        """on_attach: registers the engine's caches. device: CUDA's number of the GPU that has them; None: the CPU."""
+    def __init__(self, options: PoolOptions, group: Group, log: RateLimitedLog,
+                 on_attach: Optional[Callable[[Client], Any]] = None, device: Optional[int] = None,
+                 counts_prompts: bool = True) -> None:
+        """on_attach: registers the engine's caches. device: CUDA's number of the GPU that has them; None: the CPU.
+        counts_prompts: as Client takes it: the connector counts them itself."""
         self._options, self.group, self._log, self._on_attach = options, group, log, on_attach
         self.device = device
+        self._counts_prompts = counts_prompts
         self._end_reason: Optional[str] = None
         self._lock = threading.Lock()
         self._client: Optional[Client] = None
@@ -58,6 +61,7 @@ class Attachment:
         self._files: List[Any] = []
         self._registrations: List[float] = []
         self._abandoned: Optional[Client] = None  # kept until the process ends
+        self._counted: Tuple[Optional[Client], Dict[str, int]] = (None, {})
         self._is_closed = False
 
     def _attach(self) -> None:
@@ -66,7 +70,7 @@ class Attachment:
                         block_order=self.group.order, share_tp=self.group.share_tp, salt=options.salt,
                         host=options.host, copy_threads=options.copy_threads, workers=options.workers,
                         checksums=options.checksums, keeper_timeout_s=options.keeper_timeout,
-                        allow_foreign_pool=options.allow_foreign_pool, counts_prompts=True)
+                        allow_foreign_pool=options.allow_foreign_pool, counts_prompts=self._counts_prompts)
         made = self._register(client) if self._on_attach is not None else None
         with self._lock:
             if not self._is_closed and not self.is_over:
@@ -173,6 +177,18 @@ class Attachment:
         with self._lock:
             taken, self._registrations = self._registrations, []
         return taken
+
+    def take_counts(self, names: Tuple[str, ...]) -> Dict[str, int]:
+        """What these counters of the client's statistics have grown by since the last call."""
+        with self._lock:
+            client = self._client
+            if client is None:
+                return {}
+            statistics = client.statistics
+            now = {name: getattr(statistics, name) for name in names}
+            before = self._counted[1] if self._counted[0] is client else {}
+            self._counted = client, now
+        return {name: value - before.get(name, 0) for name, value in now.items()}
 
     def get(self) -> Optional[Client]:
         """The client, or None: there is no pool now."""

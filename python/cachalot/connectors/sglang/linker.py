@@ -1,0 +1,252 @@
+"""SGLang's UnifiedCacheLinker over a pool: pages go between the engine's own KV buffers and the pool, with no tier between.
+
+SGLang asks for three things. `lookup`: how much of a prompt's tail the pool has, while the prompt waits. `load`: before the
+forward pass that needs it, into slots that no other request can see. `offload`: after a forward pass; the slots stay locked
+until its result is taken.
+
+1. A load ends inside `load`. SGLang aborts a request whose load fails later; one that is refused here is computed.
+2. No call raises: an exception would end SGLang's scheduler.
+3. Results of offloads are taken in the order of the offloads. One worker runs them in that order.
+4. After an update of the weights the keys get a random part: the engine shares with no other one, and finds nothing of before.
+
+Threads: SGLang's scheduler.
+"""
+
+import logging
+import os
+import time
+from collections import deque
+from typing import Any, Deque, Dict, List, Optional, Set, Tuple
+
+import numpy as np
+import torch
+from sglang.srt.mem_cache.hicache_storage import PoolName
+from sglang.srt.mem_cache.unified_cache.unified_cache_linker import UnifiedCacheLinker
+
+from cachalot.connectors.access.attachment import Attachment
+from cachalot.connectors.access.group import UnsupportedCacheError
+from cachalot.connectors.access.keeper import SharedKeeper
+from cachalot.connectors.access.log import RateLimitedLog
+from cachalot.connectors.sglang import weight_updates
+from cachalot.connectors.sglang.namespace import Place, engine_memory, group_of, hashes_of, pages_of
+from cachalot.connectors.sglang.options import LINKER_FLAG, Options, parse
+
+_ATTACH_S = 5.0
+_MOST_ASKED = 1024
+#: Whether there is storage is asked so often.
+_LOOK_PAUSE_S = 5.0
+
+
+def _check(params: Any, components: Any) -> None:
+    """Refuses by name what has state beside the pages."""
+    others = sorted(component.name for component in components if component.name != "FULL")
+    if others:
+        raise UnsupportedCacheError(f"a model with {', '.join(others)} state beside its KV pages")
+    if params.mtp_draft_device_pools or params.sidecar_draft_device_pools:
+        raise UnsupportedCacheError("a draft model, whose KV lies beside,")
+    if params.attn_cp_size != 1:
+        raise UnsupportedCacheError(f"context parallelism of {params.attn_cp_size}")
+
+
+class LoadedAtOnce:
+    """SGLang's counter of loaded layers, for loads that have ended before the forward pass begins."""
+
+    def set_consumer(self, index: int) -> None:
+        pass
+
+    def wait_until(self, layer: int) -> None:
+        pass
+
+
+class CachalotLinker(UnifiedCacheLinker):
+    """Raises InvalidArgumentError: an option; UnsupportedCacheError: a model or a cache that cannot be shared."""
+
+    def __init__(self, server_args: Any, params: Any, *, components: Any, extra_config: Optional[Dict[str, Any]] = None,
+                 forward_stream: Any = None) -> None:
+        self.log = RateLimitedLog(logging.getLogger(__name__))
+        self.options: Options = parse(extra_config or {}, LINKER_FLAG)
+        self.forward_stream = forward_stream
+        self.layer_done_counter = LoadedAtOnce()
+        self.pools: Dict[Any, Any] = {PoolName.KV: None}
+        self._group_of_ranks = params.attn_tp_cache_group or params.tp_cache_group
+        self._ranks, rank = 1, 0
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            self._ranks = torch.distributed.get_world_size(group=self._group_of_ranks)
+            rank = torch.distributed.get_rank(group=self._group_of_ranks)
+        _check(params, components)
+        self._page_tokens = params.page_size
+        cache = params.token_to_kv_pool_allocator.get_kvcache()
+        group = group_of(server_args, cache, Place(rank, self._ranks, params.pp_rank, params.pp_size),
+                         self.options.weights == "all", self.options.salt)
+        tensors, strides = engine_memory(cache)
+        self._pages = tensors[0].shape[0] // self._page_tokens
+        device = None if tensors[0].device.type == "cpu" else tensors[0].device.index
+        self.log.info("namespace %s", group.namespace)
+        self._keeper: Optional[SharedKeeper] = None
+        if self.options.create is not None:
+            self._keeper = SharedKeeper(self.options, self.options.create, [group], self.log)
+
+        def register(client: Any) -> Any:
+            return client.register_cache(None, tensors, pages=self._pages, strides=strides, device=device)
+
+        self._attachment = Attachment(self.options, group, self.log, register, device, counts_prompts=False)
+        self._attachment.attach(_ATTACH_S)
+        self._mask = np.zeros(2, np.uint64)  # of keys; random after an update of the weights
+        self._updates = weight_updates.watch()
+        self._asked: Dict[str, None] = {}  # requests that have waited for storage, the oldest first
+        self._looks_at, self._storage = 0.0, False
+        self._queued: Set[str] = set()  # requests whose load has ended, and whose batch has not begun
+        self._batch = -1
+        self._offloads: Deque[Tuple[Any, Any, int]] = deque()  # client, call or None, slots
+        self._held_slots = 0
+
+    def _hashes(self, keys: List[str]) -> np.ndarray:
+        return hashes_of(keys) ^ self._mask
+
+    def _note_update(self) -> None:
+        updates = weight_updates.count()
+        if updates != self._updates:
+            self._updates = updates
+            self._mask = np.frombuffer(os.urandom(16), "<u8")
+            self.log.info("the weights were updated: this engine shares with no other one from now on")
+
+    # --- Lookup and load ---------------------------------------------------------------------------
+
+    def lookup(self, rid: str, transfers: List[Any]) -> List[int]:
+        self._note_update()
+        keys = transfers[0].keys
+        client = self._attachment.get()
+        if client is None or not keys:
+            return []
+        try:
+            found = self._find(client, rid, self._hashes(keys))
+        except Exception as error:  # whatever it is, the request is computed
+            self._failed("lookup", client, error)
+            return []
+        return list(range(1, found + 1))
+
+    def _find(self, client: Any, rid: str, hashes: np.ndarray) -> int:
+        """Leading blocks that are in the pool. A request that SGLang asks for again waits for storage only once."""
+        found = client.lookup(hashes)
+        if found == len(hashes) or rid in self._asked or not self._has_storage(client):
+            return found
+        self._asked[rid] = None
+        if len(self._asked) > _MOST_ASKED:
+            del self._asked[next(iter(self._asked))]
+        return client.prefetch(hashes, self.options.storage_wait)[0]
+
+    def _has_storage(self, client: Any) -> bool:
+        """As the keeper has said not long ago. One that does not answer is not asked by each request."""
+        if self.options.storage_wait == 0:
+            return False
+        now = time.monotonic()
+        if now >= self._looks_at:
+            self._looks_at, self._storage = now + _LOOK_PAUSE_S, False
+            self._storage = client.has_storage()
+        return self._storage
+
+    def load(self, rid: str, transfers: List[Any]) -> bool:
+        transfer = transfers[0]
+        has_all = self._load(transfer.keys, transfer.device_indices)
+        if self._ranks > 1:
+            # SGLang's ranks go on together: they take the blocks all, or none of them does.
+            landed = torch.tensor([int(has_all)], dtype=torch.int)
+            torch.distributed.all_reduce(landed, torch.distributed.ReduceOp.MIN, group=self._group_of_ranks)
+            has_all = bool(landed.item())
+        if has_all:
+            self._queued.add(rid)
+        return has_all
+
+    def _load(self, keys: List[str], slots: torch.Tensor) -> bool:
+        client, cache = self._attachment.get_with()
+        if client is None:
+            return False
+        try:
+            loaded = client.load(cache, self._hashes(keys), pages_of(slots, self._page_tokens), timeout=self.options.load_timeout,
+                                 stream=self._stream())
+        except Exception as error:  # whatever it is, the request is computed
+            self._failed("load", client, error)
+            return False
+        return loaded == len(keys)
+
+    def _stream(self) -> Any:
+        """Whose work uses the pages: copies run after it."""
+        return self.forward_stream if self._attachment.device is not None else None
+
+    def start_layer_wise_loading(self) -> int:
+        if not self._queued:
+            return -1
+        self._queued.clear()
+        self._batch += 1
+        return self._batch
+
+    def finish_layer_wise_loading(self, counter_index: int) -> bool:
+        return True
+
+    def cancel_queued_load(self, rid: str) -> bool:
+        was_queued = rid in self._queued
+        self._queued.discard(rid)
+        return was_queued
+
+    # --- Offload -----------------------------------------------------------------------------------
+
+    def offload(self, transfers: List[Any], session_id: Optional[str] = None) -> bool:
+        self._note_update()
+        keys, slots = transfers[0].keys, transfers[0].device_indices
+        client, cache = self._attachment.get_with()
+        if client is None or not keys:
+            return False
+        if self._held_slots + len(slots) > self.options.store_held * self._pages * self._page_tokens and self._offloads:
+            return False  # SGLang offers them again
+        try:
+            call = client.store_async(cache, self._hashes(keys), pages_of(slots, self._page_tokens), timeout=self.options.store_timeout,
+                                      stream=self._stream())
+        except Exception as error:  # whatever it is, the pages are not shared
+            self._failed("store", client, error)
+            return False
+        self._held_slots += len(slots)
+        self._offloads.append((client, call, len(slots)))
+        return True
+
+    def num_completed_offloads(self) -> int:
+        done = 0
+        for _, call, _ in self._offloads:
+            if not call.done():
+                break
+            done += 1
+        return done
+
+    def pop_completed_offload(self) -> bool:
+        client, call, slots = self._offloads.popleft()
+        self._held_slots -= slots
+        try:
+            stored, pages = call.result(), slots // self._page_tokens
+        except Exception as error:
+            self._failed("store", client, error)
+            return False
+        if stored < pages:
+            self.log.warning("store", "the pool took %d of %d blocks: %s", stored, pages, call.reason)
+        return stored == pages
+
+    # --- The end -----------------------------------------------------------------------------------
+
+    def _failed(self, what: str, client: Any, error: Exception) -> None:
+        self._attachment.failed(client, error)
+        self.log.warning(what, "a %s failed, the requests are computed: %s", what, error)
+
+    def _await_offloads(self) -> None:
+        while self._offloads:
+            self.pop_completed_offload()
+
+    def reset(self) -> None:
+        """SGLang's cache is flushed. What the pool has stays right, unless the weights were updated."""
+        self._note_update()
+        self._await_offloads()
+        self._queued.clear()
+        self._batch = -1
+
+    def close(self) -> None:
+        self._await_offloads()
+        self._attachment.close()
+        if self._keeper is not None:
+            self._keeper.close()

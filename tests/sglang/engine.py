@@ -1,0 +1,67 @@
+"""One SGLang engine in a process of its own, driven by lines of JSON.
+
+stdin, one object a line; an empty line or the end stops it:
+    {"prompts": [[token…]…], "max_tokens": n, "salt": text}    answers {"tokens": [[…]…], "cached": [n…], "details": [{…}…]}
+    {"flush": true}    flushes the cache; answers {"flush": whether it did}
+    {"update": FOLDER, "flush": bool}    updates the weights in place; answers {"update": whether it did}
+stdout, one line each. The first line says {"ready": seconds}.
+
+usage: engine.py '{"model_path": FOLDER, …}'    arguments of sglang.Engine
+"""
+
+import json
+import os
+import sys
+import time
+
+os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def generate(engine, asked) -> dict:
+    sampling = {"temperature": 0, "max_new_tokens": asked.get("max_tokens", 16), "ignore_eos": True}
+    began = time.monotonic()
+    options = {"cache_salt": asked["salt"]} if "salt" in asked else {}
+    done = engine.generate(input_ids=asked["prompts"], sampling_params=sampling, **options)
+    return {"tokens": [one["output_ids"] for one in done],
+            "cached": [one["meta_info"]["cached_tokens"] for one in done],
+            "details": [one["meta_info"].get("cached_tokens_details") for one in done],
+            "reasons": [one["meta_info"]["finish_reason"]["type"] for one in done],
+            "seconds": time.monotonic() - began}
+
+
+def main() -> None:
+    # SGLang prints to stdout; what the test reads goes another way.
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    began = time.monotonic()
+    import sglang
+
+    arguments = {"device": "cpu", "attention_backend": "torch_native", "sampling_backend": "pytorch", "skip_tokenizer_init": True,
+                 "dtype": "float32", "max_total_tokens": 8192, "page_size": 16, "disable_cuda_graph": True, "log_level": "info",
+                 "mem_fraction_static": 0.3, "context_length": 4096, "skip_server_warmup": True, "random_seed": 0,
+                 **json.loads(sys.argv[1])}
+    engine = sglang.Engine(**arguments)
+
+    def say(value) -> None:
+        out.write(json.dumps(value) + "\n")
+        out.flush()
+
+    say({"ready": time.monotonic() - began})
+    for line in sys.stdin:
+        if not line.strip():
+            break
+        asked = json.loads(line)
+        if "update" in asked:
+            success, message = engine.update_weights_from_disk(asked["update"], flush_cache=asked["flush"])[:2]
+            print(message, file=sys.stderr)
+            say({"update": success})
+        elif "flush" in asked:
+            say({"flush": bool(engine.flush_cache().success)})
+        else:
+            say(generate(engine, asked))
+    engine.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Stands in for sgl_kernel, SGLang's package of GPU kernels, where there is no GPU.
+
+Every name of it raises when it is called: SGLang computes with PyTorch on a CPU, and only imports them. The copies between
+HiCache's host pages and the engine's are here, as PyTorch's indexing.
+"""
+
+import builtins
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+
+import torch
+
+__version__ = "0.4.10"
+__path__ = []
+
+
+class _Missing:
+    def __init__(self, name):
+        self.__name__ = self.__qualname__ = name
+
+    def __call__(self, *arguments, **options):
+        raise NotImplementedError("no GPU: " + self.__name__)
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Missing(self.__name__ + "." + name)
+
+
+class _Module(types.ModuleType):
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        setattr(self, name, _Missing(self.__name__ + "." + name))
+        return getattr(self, name)
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path, target=None):
+        if name.startswith("sgl_kernel."):
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec):
+        return _Module(spec.name)
+
+    def exec_module(self, module):
+        module.__path__ = []
+
+
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return _Missing("sgl_kernel." + name)
+
+
+class _Cudart:
+    """cudaHostRegister, which SGLang calls for host pages of a CPU engine too, does nothing."""
+
+    def __getattr__(self, name):
+        return lambda *arguments, **options: 0
+
+
+def _copy(sources, targets, source_slots, target_slots, page_size, **_):
+    for source, target in zip(sources, targets):
+        target[target_slots.long()] = source[source_slots.long()].to(target.device)
+
+
+def _load_layer(hosts, devices, host_slots, device_slots, layer_id, page_size, **_):
+    host_slots = host_slots.long()
+    for host, device in zip(hosts, devices):  # [pages, layers, tokens, …], [slots, …]
+        device[device_slots.long()] = host[host_slots // page_size, layer_id, host_slots % page_size]
+
+
+def _store_layers(devices, hosts, device_slots, host_slots, page_size, **_):
+    host_slots, layers = host_slots.long(), len(devices) // len(hosts)
+    for part, host in enumerate(hosts):
+        for layer in range(layers):
+            host[host_slots // page_size, layer, host_slots % page_size] = devices[part * layers + layer][device_slots.long()]
+
+
+sys.meta_path.insert(0, _Finder())
+torch.cuda.cudart = lambda: _Cudart()
+# SGLang imports these by name on a GPU only.
+builtins.transfer_kv_direct = _copy
+builtins.transfer_kv_per_layer_direct_pf_lf = _load_layer
+builtins.transfer_kv_all_layer_direct_lf_pf = _store_layers
