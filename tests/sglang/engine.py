@@ -39,7 +39,7 @@ def main() -> None:
 
     arguments = {"device": "cpu", "attention_backend": "torch_native", "sampling_backend": "pytorch", "skip_tokenizer_init": True,
                  "dtype": "float32", "max_total_tokens": 8192, "page_size": 16, "disable_cuda_graph": True, "log_level": "info",
-                 "mem_fraction_static": 0.3, "context_length": 4096, "skip_server_warmup": True, "random_seed": 0,
+                 "mem_fraction_static": 0.3, "context_length": 4096, "skip_server_warmup": True, "random_seed": 0, "sleep_on_idle": True,
                  **json.loads(sys.argv[1])}
     engine = sglang.Engine(**arguments)
 
