@@ -30,6 +30,15 @@ def generate(engine, asked) -> dict:
             "seconds": time.monotonic() - began}
 
 
+def update(engine, folder, flush) -> bool:
+    from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
+
+    asked = UpdateWeightFromDiskReqInput(model_path=folder, flush_cache=flush)
+    success, message = engine.loop.run_until_complete(engine.tokenizer_manager.update_weights_from_disk(asked, None))[:2]
+    print(message, file=sys.stderr)
+    return success
+
+
 def main() -> None:
     # SGLang prints to stdout; what the test reads goes another way.
     out = os.fdopen(os.dup(1), "w")
@@ -53,9 +62,7 @@ def main() -> None:
             break
         asked = json.loads(line)
         if "update" in asked:
-            success, message = engine.update_weights_from_disk(asked["update"], flush_cache=asked["flush"])[:2]
-            print(message, file=sys.stderr)
-            say({"update": success})
+            say({"update": update(engine, asked["update"], asked["flush"])})
         elif "flush" in asked:
             say({"flush": bool(engine.flush_cache().success)})
         else:

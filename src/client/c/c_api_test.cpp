@@ -219,7 +219,7 @@ TEST_F(CApiTest, ASizeThatCutsAFieldIsRefusedAndSaysWhatIsExpected) {
   };
   statistics.struct_size = 3;
   refused(cachalot_get_statistics(client, &statistics),
-          "statistics: struct_size 3, expected 160, ");
+          "statistics: struct_size 3, expected 192, ");
   EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
   const auto attach_with = [&](std::uint32_t size) {
     options_.struct_size = size;

@@ -40,12 +40,12 @@ class CachalotStorage(HiCacheStorage):
         from sglang.srt.runtime_context import get_server_args
 
         super().register_mem_pool_host(mem_pool_host)
-        config, options, cache = self._config, self._options, mem_pool_host.device_pool
+        config, options = self._config, self._options
         if config.attn_cp_size != 1 or config.dcp_size != 1:
             raise UnsupportedCacheError("context parallelism")
         place = Place(config.tp_rank, config.tp_size, config.pp_rank, config.pp_size)
-        group = group_of(get_server_args(), cache, place, options.weights == "all", options.salt)
-        tensors, strides, pages = host_memory(mem_pool_host, cache)
+        group = group_of(get_server_args(), mem_pool_host, place, options.weights == "all", options.salt)
+        tensors, strides, pages = host_memory(mem_pool_host)
         self._page_tokens = mem_pool_host.page_size
         self.log.info("namespace %s", group.namespace)
         if options.create is not None:

@@ -40,13 +40,13 @@ def _dtype_of(cache: Any) -> str:
 def _geometry(cache: Any, place: Place, model_kv_heads: int) -> KvGeometry:
     common = dict(layers=cache.layer_num, dtype=_dtype_of(cache), block_tokens=cache.page_size, tp_rank=place.tp_rank,
                   tp_size=place.tp_size, pp_rank=place.pp_rank, pp_size=place.pp_size)
-    kind = type(cache).__name__
+    kind = type(cache).__name__.removesuffix("Host")
     if kind == "MLATokenToKVPool":
         if cache.kv_cache_dim != cache.kv_lora_rank + cache.qk_rope_head_dim:
             raise UnsupportedCacheError(f"MLA with states of {cache.kv_cache_dim} numbers")
         return KvGeometry(attention="latent", kv_lora_rank=cache.kv_lora_rank, qk_rope_head_dim=cache.qk_rope_head_dim,
                           **common)
-    if kind != "MHATokenToKVPool" or cache.kv_cache_layout != "nhd":
+    if kind != "MHATokenToKVPool" or getattr(cache, "kv_cache_layout", "nhd") != "nhd":
         raise UnsupportedCacheError(f"{kind} with layout {getattr(cache, 'kv_cache_layout', 'unknown')}")
     if cache.v_head_dim != cache.head_dim:
         raise UnsupportedCacheError(f"heads of {cache.head_dim} numbers for keys and {cache.v_head_dim} for values")
@@ -55,7 +55,10 @@ def _geometry(cache: Any, place: Place, model_kv_heads: int) -> KvGeometry:
 
 
 def group_of(args: Any, cache: Any, place: Place, every_byte: bool, salt: str) -> Group:
-    """args: what the user gave SGLang. cache: the engine's own KV buffers. Raises UnsupportedCacheError."""
+    """args: what the user gave SGLang. cache: the engine's own KV buffers, or HiCache's host pool for them.
+
+    Raises UnsupportedCacheError.
+    """
     from sglang.srt.configs.model_config import ModelConfig
 
     model = ModelConfig.from_server_args(args)
@@ -101,20 +104,20 @@ _HOST_AXES = {"layer_first": ("layer", "slot", "head"), "page_first": ("slot", "
               "page_first_direct": ("page", "layer", "token", "head")}
 
 
-def host_memory(host: Any, cache: Any) -> Tuple[List[Any], List[PartStrides], int]:
+def host_memory(host: Any) -> Tuple[List[Any], List[PartStrides], int]:
     """HiCache's host pool: one tensor, where its parts lie, and its number of pages."""
     axes = _HOST_AXES.get(host.layout)
     if axes is None:
         raise UnsupportedCacheError(f"hicache_mem_layout {host.layout}, expected {', '.join(_HOST_AXES)}")
     tensor, item = host.kv_buffer, host.kv_buffer.element_size()
-    is_latent = type(cache).__name__ == "MLATokenToKVPool"
+    is_latent = type(host).__name__ == "MLATokenToKVPoolHost"
     if tensor.dim() != len(axes) + (1 if is_latent else 2) or tensor.stride(-1) != 1:
         raise UnsupportedCacheError(f"a host pool of shape {tuple(tensor.shape)}")
     first = 0 if is_latent else 1
     steps = {axis: tensor.stride(first + at) * item for at, axis in enumerate(axes)}
     token = steps.get("token", steps.get("slot"))
     page = steps.get("page", token * host.page_size)
-    second = cache.kv_lora_rank * item if is_latent else tensor.stride(0) * item
+    second = host.kv_lora_rank * item if is_latent else tensor.stride(0) * item
     strides = [PartStrides(tensor=0, layer_tensors=0, offset=offset, layer=steps["layer"], page=page, head=steps["head"],
                            token=token) for offset in (0, second)]
     return [tensor], strides, host.size // host.page_size
