@@ -90,7 +90,7 @@ class Pool:
         return json.loads(done.stdout)
 
     def live_blocks(self):
-        return self.info()["counters"]["live_blocks"]
+        return self.info()["accounting"]["live_blocks"]
 
     def wait_for_blocks(self, blocks, wait_s=30):
         """Until it has so many; engines store in the background."""

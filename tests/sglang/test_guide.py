@@ -40,7 +40,7 @@ def generate(port, prompt):
 
 def live_blocks(pool):
     done = subprocess.run([str(PROGRAM), "pool", "info", pool, "--json", "-"], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)["counters"]["live_blocks"]
+    return json.loads(done.stdout)["accounting"]["live_blocks"]
 
 
 def wait_ready(port, shell, log):
