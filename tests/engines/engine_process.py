@@ -6,6 +6,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 from cachalot.command import PROGRAM
@@ -87,6 +88,16 @@ class Pool:
     def info(self):
         done = subprocess.run([str(PROGRAM), "pool", "info", self.path, "--json", "-"], capture_output=True, text=True)
         return json.loads(done.stdout)
+
+    def live_blocks(self):
+        return self.info()["counters"]["live_blocks"]
+
+    def wait_for_blocks(self, blocks, wait_s=30):
+        """Until it has so many; engines store in the background."""
+        until = time.monotonic() + wait_s
+        while (live := self.live_blocks()) < blocks:
+            assert time.monotonic() < until, f"{live} blocks in {self.path}, expected {blocks}"
+            time.sleep(0.05)
 
     def damage(self):
         """Changes a byte in every page of the data, behind the pool's back."""

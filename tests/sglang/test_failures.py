@@ -43,8 +43,9 @@ def stage(models):
 
 
 def test_loads_go_on_without_a_keeper_and_stores_come_back_with_the_next(stage, prompt):
-    known, new, later = prompt(1, TOKENS), prompt(2, TOKENS), prompt(3, TOKENS)
+    known, new = prompt(1, TOKENS), prompt(2, TOKENS)
     stage.same(stage.one, known)
+    stage.pool.wait_for_blocks(full_pages(16, TOKENS) // 16)
     stage.pool.kill()
     assert from_pool(stage.same(stage.two, known)) == full_pages(16, TOKENS)
     stage.same(stage.one, new)
@@ -70,8 +71,9 @@ def test_a_keeper_that_hangs_delays_no_answer_for_long(stage, prompt):
 
 
 def test_damaged_pages_are_computed(stage, prompt):
-    known = prompt(10, TOKENS)
+    known, held = prompt(10, TOKENS), stage.pool.live_blocks()
     stage.same(stage.one, known)
+    stage.pool.wait_for_blocks(held + full_pages(16, TOKENS) // 16)
     stage.pool.damage()
     assert from_pool(stage.same(stage.two, known)) == 0
     stage.pool.evict_all()
@@ -148,7 +150,7 @@ def test_a_wrong_option_is_one_error_before_the_engine_serves(models, engines, o
 def test_conversations_between_two_engines_while_the_keeper_is_killed(stage, rounds):
     source = random.Random(7)
     talks = [[source.randrange(3, 250) for _ in range(source.randrange(20, 300))] for _ in range(8)]
-    hits = 0
+    hits, period = 0, max(3, rounds // 10)
     for number in range(rounds):
         talk = source.choice(talks)
         talk += [source.randrange(3, 250) for _ in range(source.randrange(5, 120))]
@@ -158,8 +160,8 @@ def test_conversations_between_two_engines_while_the_keeper_is_killed(stage, rou
         if len(talk) > 2500:
             del talk[:]
             talk += [source.randrange(3, 250) for _ in range(100)]
-        if number % max(1, rounds // 10) == 5:
+        if number % period == period - 3:
             stage.pool.kill()
-        if number % max(1, rounds // 10) == 6:
+        if number % period == period - 1:
             stage.pool.serve()
     assert hits > rounds // 8, hits
