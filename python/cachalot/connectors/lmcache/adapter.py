@@ -51,7 +51,7 @@ class CachalotL2Adapter(L2AdapterInterface):
         self._stores_at = 0.0
         self._is_closed = False
         self._close_lock = threading.Lock()
-        self._attachment = Attachment(options, GROUP, self._log, lambda client: Buffers(client, l1))
+        self._attachment = Attachment(options, GROUP, self._log, lambda client: Buffers(client, l1), counts_prompts=False)
         self._attachment.attach(_ATTACH_S)
         numbers = itertools.count()
         self._stores = Lane("store", options.workers, self._store, numbers, self._lane_failed, self._note_stored)
