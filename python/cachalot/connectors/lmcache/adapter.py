@@ -29,7 +29,7 @@ from cachalot.connectors.lmcache.names import GROUP, name_of
 from cachalot.connectors.lmcache.options import parse
 from cachalot.errors import NoKeeperError, NotFoundError, TimeoutError
 
-_ATTACH_S = 1.0
+_ATTACH_S = 5.0
 #: Stores fail at once for so long after one that got no answer of the keeper: LMCache holds their memory meanwhile.
 _STORE_PAUSE_S = 1.0
 
