@@ -1,13 +1,17 @@
 """The interface of the installed LMCache: what it asks of an adapter."""
 
 import inspect
+import itertools
+import select
 import threading
 
 import pytest
 from conftest import equal, keys_of
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
+from lmcache.v1.platform import consume_fd
 
 from cachalot.connectors.lmcache import CachalotL2Adapter
+from cachalot.connectors.lmcache.lane import Lane
 from cachalot.errors import InvalidArgumentError
 
 ABSTRACT = sorted(L2AdapterInterface.__abstractmethods__)
@@ -82,7 +86,29 @@ def test_close_while_tasks_are_queued_ends(adapters, pool, l1):
         adapter.submit_store_task(keys, objects)
         adapter.submit_load_task(keys, objects)
     adapter.close()
+    assert not [one for one in threading.enumerate() if one.name.startswith("cachalot-lmcache")]
     assert adapter.submit_load_task(keys, objects) >= 0  # raises nothing
+
+
+def test_work_that_raises_fails_its_part_and_the_lane_goes_on():
+    failures = []
+
+    def work(keys, objects):
+        if "bad" in keys:
+            raise RuntimeError("bad key")
+        return [1] * len(keys)
+
+    lane = Lane("test", 2, work, itertools.count(), lambda name, error: failures.append(f"{name}: {error}"), lambda task: None)
+    numbers = [lane.submit(["bad", "good"], [None, None]), lane.submit(["good"], [None])]
+    poller, done = select.poll(), {}
+    poller.register(lane.event_fd, select.POLLIN)
+    while len(done) < 2:
+        assert poller.poll(60_000), "the lane says nothing"
+        consume_fd(lane.event_fd)
+        done.update((task.number, task.outcomes) for task in lane.take_all())
+    lane.close()
+    assert done == {numbers[0]: [None, 1], numbers[1]: [1]}
+    assert failures == ["test: bad key"]
 
 
 def test_listeners_hear_of_stores_and_loads_and_may_raise(adapters, pool, l1):

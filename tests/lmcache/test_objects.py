@@ -115,6 +115,10 @@ def test_memory_of_a_gpu_is_refused(adapters, pool, l1):
     class OnGpu:
         is_cpu = False
 
+        @staticmethod
+        def data_ptr():
+            return l1.buffer.data_ptr()
+
     driver = adapters(l1, pool=pool.path)
     keys, objects = keys_of("a", 2), l1.objects(2, seed=1)
     objects[0].raw_data = OnGpu()
