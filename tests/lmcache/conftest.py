@@ -146,6 +146,14 @@ def pools():
         pool.close()
 
 
+def wait_for_objects(pool, count):
+    """Until the pool has so many; LMCache stores in the background."""
+    until = time.monotonic() + WAIT_S
+    while (live := pool.info()["accounting"]["live_blocks"]) < count:
+        assert time.monotonic() < until, f"{live} objects in {pool.path}, expected {count}"
+        time.sleep(0.05)
+
+
 @pytest.fixture
 def pool(pools):
     return pools()

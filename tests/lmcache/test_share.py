@@ -3,14 +3,14 @@
 import os
 import signal
 
-from conftest import HERE, EngineProcess, spec
+from conftest import HERE, EngineProcess, spec, wait_for_objects
 
 KEYS = 8
 
 
 def stored(pool, process, seed, expected):
     assert process.answer(None, do="store", seed=seed, keys=KEYS) == {"written": KEYS}
-    pool.wait_for_blocks(expected)
+    wait_for_objects(pool, expected)
 
 
 def test_one_process_loads_what_another_one_stored(managers, pool):
