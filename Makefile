@@ -33,7 +33,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-asan test-tsan soak soak-storage soak-transfer soak-system coverage bench bench-llama bench-vllm \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang build-lmcache build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-lmcache test-asan test-tsan soak soak-storage soak-transfer soak-system coverage bench bench-llama bench-vllm \
   lint tidy format clean
 
 help: ## list the targets
@@ -111,6 +111,14 @@ build-sglang: setup-python
 
 test-sglang: build-sglang ## get SGLang (6 GB) and run its connector there; PYTEST_ARGS goes to pytest
 	CACHALOT_SGLANG_MODELS=$(CURDIR)/build/sglang/models build/sglang/venv/bin/python -m pytest tests/sglang $(PYTEST_ARGS)
+
+# LMCache needs 6 GB below build/; tools/setup-lmcache finds what is there already.
+build-lmcache: setup-python
+	tools/setup-lmcache build/lmcache
+	CXX="$(CXX)" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) build/lmcache/venv/bin/python -m pip install --quiet --no-deps .
+
+test-lmcache: build-lmcache ## get LMCache (6 GB) and run its L2 adapter there; PYTEST_ARGS goes to pytest
+	build/lmcache/venv/bin/python -m pytest tests/lmcache $(PYTEST_ARGS)
 
 setup-python-storage:
 	@tools/setup --for python-storage
