@@ -3,8 +3,10 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <sstream>
@@ -87,6 +89,16 @@ Result<TestServer> TestServer::start(std::vector<std::string> arguments, std::ui
   CACHALOT_TRY_ASSIGN(os::Child child, start_child(arguments, folder));
   CACHALOT_TRY(wait_until_up(child, port, arguments[0]));
   return TestServer(std::move(arguments), port, folder, std::move(child));
+}
+
+void TestServer::stop() {
+  child_.send(SIGSTOP);
+  siginfo_t info{};
+  // The kernel reports a stop when all threads of the process have stopped. An end is reported, too, and left for others.
+  while (::waitid(P_PID, static_cast<id_t>(child_.pid()), &info, WSTOPPED | WEXITED | WNOWAIT) !=
+             0 &&
+         errno == EINTR) {
+  }
 }
 
 void TestServer::kill() {

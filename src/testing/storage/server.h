@@ -27,7 +27,8 @@ class TestServer {
   std::uint16_t port() const { return port_; }
   void kill();  // kill -9
   Status restart();
-  void stop() { child_.send(19); }    // SIGSTOP
+  // SIGSTOP. Returns when it stands still: until then its threads may still answer.
+  void stop();
   void resume() { child_.send(18); }  // SIGCONT
 
  private:
