@@ -33,7 +33,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang build-lmcache build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-lmcache test-asan test-tsan soak soak-storage soak-transfer soak-system coverage bench bench-llama bench-vllm \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang build-lmcache build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-lmcache test-transformers test-asan test-tsan soak soak-storage soak-transfer soak-system coverage bench bench-llama bench-vllm \
   lint tidy format clean
 
 help: ## list the targets
@@ -119,6 +119,14 @@ build-lmcache: setup-python
 
 test-lmcache: build-lmcache ## get LMCache (6 GB) and run its L2 adapter there; PYTEST_ARGS goes to pytest
 	build/lmcache/venv/bin/python -m pytest tests/lmcache $(PYTEST_ARGS)
+
+# PyTorch and transformers need 6 GB below build/.
+test-transformers: setup-python ## get PyTorch and transformers (6 GB) and run examples/transformers; PYTEST_ARGS goes to pytest
+	$(PYTHON) -m venv build/transformers/venv
+	build/transformers/venv/bin/python -m pip install --quiet torch==2.14.1 transformers==5.19.0 numpy pytest
+	CXX="$(CXX)" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) build/transformers/venv/bin/python -m pip install --quiet .
+	CACHALOT_TRANSFORMERS_MODELS=$(CURDIR)/build/transformers/models build/transformers/venv/bin/python -m pytest tests/transformers \
+	  $(PYTEST_ARGS)
 
 setup-python-storage:
 	@tools/setup --for python-storage
