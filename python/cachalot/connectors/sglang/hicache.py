@@ -79,15 +79,16 @@ class CachalotStorage(HiCacheStorage):
         client, _ = self._client()
         if client is None or not keys:
             return 0
+        found = 0
         try:
             hashes = hashes_of(keys)
             found = client.lookup(hashes)
             if found < len(keys) and self._options.storage_wait > 0:
                 found = client.prefetch(hashes, self._options.storage_wait)[0]
             return found
-        except Exception as error:  # whatever it is, the request is computed
+        except Exception as error:  # what the pool has is a hit without the keeper
             self._failed("lookup", client, error)
-            return 0
+            return found
 
     def batch_get_v1(self, keys: List[str], host_indices: Any, extra_info: Any = None) -> List[bool]:
         client, cache = self._client()

@@ -30,9 +30,13 @@ from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.sglang import weight_updates
 from cachalot.connectors.sglang.namespace import Place, engine_memory, group_of, hashes_of, pages_of
 from cachalot.connectors.sglang.options import LINKER_FLAG, Options, parse
+from cachalot.errors import IoError, NoKeeperError, TimeoutError
 
 _ATTACH_S = 5.0
 _MOST_ASKED = 1024
+#: Nothing is stored for so long after a store that got no answer of the keeper.
+_STORE_PAUSE_S = 1.0
+_POLL_S = 0.002
 #: Whether there is storage is asked so often.
 _LOOK_PAUSE_S = 5.0
 
@@ -97,8 +101,9 @@ class CachalotLinker(UnifiedCacheLinker):
         self._looks_at, self._storage = 0.0, False
         self._queued: Set[str] = set()  # requests whose load has ended, and whose batch has not begun
         self._batch = -1
-        self._offloads: Deque[Tuple[Any, Any, int]] = deque()  # client, call or None, slots
+        self._offloads: Deque[Tuple[Any, Any, int]] = deque()  # client, call, slots
         self._held_slots = 0
+        self._stores_at = 0.0
 
     def _hashes(self, keys: List[str]) -> np.ndarray:
         return hashes_of(keys) ^ self._mask
@@ -128,12 +133,18 @@ class CachalotLinker(UnifiedCacheLinker):
     def _find(self, client: Any, rid: str, hashes: np.ndarray) -> int:
         """Leading blocks that are in the pool. A request that SGLang asks for again waits for storage only once."""
         found = client.lookup(hashes)
-        if found == len(hashes) or rid in self._asked or not self._has_storage(client):
+        if found == len(hashes) or rid in self._asked:
             return found
-        self._asked[rid] = None
-        if len(self._asked) > _MOST_ASKED:
-            del self._asked[next(iter(self._asked))]
-        return client.prefetch(hashes, self.options.storage_wait)[0]
+        try:
+            if not self._has_storage(client):
+                return found
+            self._asked[rid] = None
+            if len(self._asked) > _MOST_ASKED:
+                del self._asked[next(iter(self._asked))]
+            return client.prefetch(hashes, self.options.storage_wait)[0]
+        except Exception as error:  # what the pool has is a hit without the keeper
+            self._failed("lookup in storage", client, error)
+            return found
 
     def _has_storage(self, client: Any) -> bool:
         """As the keeper has said not long ago. One that does not answer is not asked by each request."""
@@ -194,7 +205,7 @@ class CachalotLinker(UnifiedCacheLinker):
         self._note_update()
         keys, slots = transfers[0].keys, transfers[0].device_indices
         client, cache = self._attachment.get_with()
-        if client is None or not keys:
+        if client is None or not keys or time.monotonic() < self._stores_at:
             return False
         if self._held_slots + len(slots) > self.options.store_held * self._pages * self._page_tokens and self._offloads:
             return False  # SGLang offers them again
@@ -231,10 +242,24 @@ class CachalotLinker(UnifiedCacheLinker):
     # --- The end -----------------------------------------------------------------------------------
 
     def _failed(self, what: str, client: Any, error: Exception) -> None:
+        if isinstance(error, IoError) and self._attachment.device is not None:
+            # No copy to or from this GPU can be trusted any more, nor may its memory be freed: the client keeps it.
+            self._attachment.end(f"the GPU failed in a copy: {error}")
+            return
         self._attachment.failed(client, error)
+        if what == "store" and isinstance(error, (NoKeeperError, TimeoutError)):
+            # Each store would wait as long, one after the other, and hold its slots.
+            self._stores_at = time.monotonic() + _STORE_PAUSE_S
         self.log.warning(what, "a %s failed, the requests are computed: %s", what, error)
 
     def _await_offloads(self) -> None:
+        """All of them end within the time of one: a keeper that hangs must not hold up a flush for each."""
+        until = time.monotonic() + self.options.store_timeout
+        for _, call, _ in self._offloads:
+            while not call.done() and time.monotonic() < until:
+                time.sleep(_POLL_S)
+            if not call.done():
+                call.cancel()
         while self._offloads:
             self.pop_completed_offload()
 
