@@ -70,6 +70,7 @@ bool Catalogue::add_locked(const ObjectHead& head) {
     free_.pop_back();
   }
   nodes_[node].head = head;
+  nodes_[node].addition = additions_++;
   if (parent != kNoNode) nodes_[parent].children.push_back(node);
   // As the pool's policy: a store is a use of the whole prefix.
   if (parent != kNoNode) order_.touch(parent);
@@ -101,11 +102,16 @@ void Catalogue::erase_leaf(NodeId node, std::vector<ObjectKey>& removed) {
   free_.push_back(node);
 }
 
-std::vector<ObjectKey> Catalogue::remove(const ObjectKey& key) {
+std::uint64_t Catalogue::additions() const {
+  const std::lock_guard lock(mutex_);
+  return additions_;
+}
+
+std::vector<ObjectKey> Catalogue::remove(const ObjectKey& key, std::uint64_t mark) {
   const std::lock_guard lock(mutex_);
   std::vector<ObjectKey> removed;
   const NodeId root = number_of(key);
-  if (root == kNoNode) return removed;
+  if (root == kNoNode || nodes_[root].addition >= mark) return removed;
   std::vector<NodeId> below{root};
   for (std::size_t i = 0; i < below.size(); ++i) {
     const std::vector<NodeId>& children = nodes_[below[i]].children;

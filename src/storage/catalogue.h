@@ -50,8 +50,11 @@ class Catalogue {
   void release(std::uint64_t bytes, std::uint64_t objects);
   // A use of this object and of its whole prefix. @return false: it is not known
   bool touch(const ObjectKey& key);
+  // How many objects were ever added: a mark for remove().
+  std::uint64_t additions() const;
   // Removes an object and all below it. @return their keys
-  std::vector<ObjectKey> remove(const ObjectKey& key);
+  // @param mark  from additions(): an object that was added afterwards stays
+  std::vector<ObjectKey> remove(const ObjectKey& key, std::uint64_t mark = ~std::uint64_t{0});
   // Removes the least recently used leaves until `more_bytes` and `more_objects` fit, but never the path of
   // `protect` (null: none), and reserves this room. Nothing is removed for what could not fit without others.
   // @return their keys; fits: whether the room is reserved
@@ -73,6 +76,7 @@ class Catalogue {
   static constexpr std::uint32_t kFirstNodes = 1024;
   struct Node {
     ObjectHead head;
+    std::uint64_t addition = 0;  // the additions before this one
     std::vector<eviction::NodeId> children = {};
   };
 
@@ -90,6 +94,7 @@ class Catalogue {
   eviction::LeafLru order_;
   // Of `numbers_`. They change under the lock; relaxed: figures that order nothing.
   std::atomic<std::uint64_t> bytes_{0}, objects_{0};
+  std::uint64_t additions_ = 0;
   // By puts in flight.
   std::uint64_t reserved_bytes_ = 0, reserved_objects_ = 0;
 };

@@ -92,6 +92,17 @@ TEST(CatalogueTest, ARemovedObjectTakesAllBelowItAlong) {
   EXPECT_TRUE(catalogue.is_valid());
 }
 
+TEST(CatalogueTest, WhatWasAddedAgainAfterTheMarkStays) {
+  Catalogue catalogue(Limits{});
+  for (std::uint64_t i = 1; i <= 4; ++i) EXPECT_TRUE(catalogue.add(head_of(i, i - 1)));
+  const std::uint64_t mark = catalogue.additions();
+  EXPECT_EQ(catalogue.remove(key_of(1), mark).size(), 4u);
+  for (std::uint64_t i = 1; i <= 4; ++i) EXPECT_TRUE(catalogue.add(head_of(i, i - 1)));
+  EXPECT_TRUE(catalogue.remove(key_of(2), mark).empty());
+  EXPECT_EQ(catalogue.objects(), 4u);
+  EXPECT_EQ(catalogue.remove(key_of(2)).size(), 3u);
+}
+
 RC_GTEST_PROP(CatalogueTest, StaysValidUnderAnyCalls, ()) {
   Catalogue catalogue({.bytes = 3000, .objects = 25});
   const int steps = *rc::gen::inRange(1, 300);

@@ -135,6 +135,7 @@ Store::~Store() {
 Status Store::fill_catalogue(bool is_first, const std::function<bool()>& is_stopped) {
   const std::uint64_t deadline_ns = base::SteadyClock::read() + list_timeout_ns_;
   Orphans orphans(catalogue_);
+  const std::uint64_t mark = catalogue_.additions();
   const std::vector<ObjectKey> known = catalogue_.keys();
   std::unordered_set<ObjectKey> found;
   std::optional<ObjectKey> last;
@@ -153,7 +154,7 @@ Status Store::fill_catalogue(bool is_first, const std::function<bool()>& is_stop
   if (is_over()) return {};
   if (last) remember(*last);
   is_listed_ = true;
-  forget_lost(known, found);
+  forget_lost(known, mark, found);
   std::vector<ObjectKey> gone;
   if (is_first) gone = orphans.keys();  // later, the parent may be a put in flight
   bool fits = true;
@@ -163,12 +164,13 @@ Status Store::fill_catalogue(bool is_first, const std::function<bool()>& is_stop
   return {};
 }
 
-// What was known before the listing, and is not in it, is gone: a server may have lost its memory.
-void Store::forget_lost(std::span<const ObjectKey> before,
+// What was known before the listing, and is not in it, is gone: a server may have lost its memory. As soon as the first
+// of a chain is forgotten, the archiver may put the others again: those were added after the mark, and stay.
+void Store::forget_lost(std::span<const ObjectKey> before, std::uint64_t mark,
                         const std::unordered_set<ObjectKey>& listed) {
   std::uint64_t lost = 0;
   for (const ObjectKey& key : before) {
-    if (!listed.contains(key)) lost += catalogue_.remove(key).size();
+    if (!listed.contains(key)) lost += catalogue_.remove(key, mark).size();
   }
   if (lost == 0) return;
   add(counters_.missing_objects, lost);

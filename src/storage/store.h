@@ -138,7 +138,8 @@ class Store {
   };
 
   Status fill_catalogue(bool is_first, const std::function<bool()>& is_stopped);
-  void forget_lost(std::span<const ObjectKey> before, const std::unordered_set<ObjectKey>& listed);
+  void forget_lost(std::span<const ObjectKey> before, std::uint64_t mark,
+                   const std::unordered_set<ObjectKey>& listed);
   void report(const Status& outcome);
   void keep_error(const Status& status);
   void report_puts(const Status& refusal);
