@@ -1,8 +1,10 @@
-"""What the connector and the tier use of vLLM, beside the sources of its last three minor versions. Nothing of vLLM runs.
+"""What the connector and the tier use of vLLM, beside the sources of its last minor versions. Nothing of vLLM runs.
 
-The wheels are downloaded once (130 MB each). CACHALOT_VLLM_WHEELS: the folder to keep them in, default build/vllm/wheels.
+The wheels are downloaded once (130 MB each), and the source archive of the version that has no CPU wheel yet (50 MB).
+CACHALOT_VLLM_WHEELS: the folder to keep them in, default build/vllm/wheels.
 """
 
+import ast
 import importlib.util
 import os
 import subprocess
@@ -15,6 +17,8 @@ from wheel import Wheel
 
 #: The newest CPU wheel, and the newest ones of the two minor versions before it.
 VERSIONS = ["0.32.0", "0.31.0", "0.30.0"]
+#: Newer ones, of which there are sources only.
+SOURCES = ["0.33.0"]
 FOLDER = Path(os.environ.get("CACHALOT_VLLM_WHEELS") or Path(__file__).resolve().parents[2] / "build/vllm/wheels")
 
 
@@ -38,10 +42,26 @@ def wheel_of(version):
     return Wheel(next(FOLDER.glob(pattern)))
 
 
-@pytest.fixture(scope="session", params=VERSIONS)
+def sources_of(version):
+    """Downloads the source archive, unless that was done before. pip asks it for its name and version, so it runs its
+    setup.py, without a compiler; PyTorch is there."""
+    path = FOLDER / f"vllm-{version}.tar.gz"
+    if not path.exists():
+        tools = FOLDER / "setup-tools"
+        pip = [sys.executable, "-m", "pip"]
+        subprocess.run([*pip, "install", "--quiet", "--target", str(tools), "--upgrade", "setuptools-rust", "setuptools-scm"],
+                       check=True, timeout=900)
+        subprocess.run([*pip, "download", "--quiet", "--no-deps", "--no-build-isolation", "--no-binary", ":all:",
+                        f"vllm=={version}", "-d", str(FOLDER)], check=True, timeout=900,
+                       env={**os.environ, "PYTHONPATH": str(tools), "VLLM_TARGET_DEVICE": "empty",
+                            "VLLM_VERSION_OVERRIDE": version})
+    return Wheel(path)
+
+
+@pytest.fixture(scope="session", params=SOURCES + VERSIONS)
 def release(request):
-    """A version, and its wheel."""
-    return request.param, wheel_of(request.param)
+    """A version, and its sources."""
+    return request.param, (sources_of if request.param in SOURCES else wheel_of)(request.param)
 
 
 @pytest.mark.parametrize("part", ["connector", "tier"])
@@ -49,6 +69,25 @@ def test_a_version_has_what_we_use(release, part):
     version, wheel = release
     versions().check(version)
     assert problems(wheel, part) == [], f"vLLM {version}"
+
+
+#: What vLLM calls on its workers that writes weights, or may.
+WRITES = {"apply_model", "elastic_ep_execute", "finish_weight_update", "load_model", "reload_weights", "reset_weights",
+          "start_draft_weight_update", "start_weight_update", "update_weights"}
+
+
+def harmless():
+    tree = ast.parse((PACKAGE / "vllm/weight_updates.py").read_text())
+    value = next(node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "HARMLESS")
+    return set(ast.literal_eval(value.args[0]))
+
+
+def test_of_each_call_on_the_workers_it_is_known_whether_it_writes_weights(release):
+    """A call that is not known as harmless ends sharing: a new one in vLLM must not, nor may one that writes be missed."""
+    version, wheel = release
+    called = set(wheel.first_arguments("collective_rpc"))
+    assert called - harmless() - WRITES == set(), f"vLLM {version}"
+    assert called >= {"execute_model", "apply_model", "reset_mm_cache"} and not harmless() & WRITES
 
 
 @pytest.mark.parametrize("older", ["0.29.0", "0.9.2", "0.29.0rc1"])
