@@ -221,7 +221,7 @@ def test_requests_that_fill_the_engine_s_cache_one_at_a_time(models, engines, po
     options = {"pool": pool.path, "load": load}
     same = {"block_size": 32, "max_model_len": 1024, "dtype": "float32"}
     prompts = [prompt(seed, 30 * 32 - 20) for seed in range(8)]
-    expected = engines(models(), options, **same).answer(prompts)
+    expected = engines(models(), {**options, "store_held": 0.9}, **same).answer(prompts)  # stores what comes at once
     pool.wait_for_blocks(8 * 29)
     small = engines(models(), options, num_gpu_blocks_override=40, **same)
     answer = small.answer(prompts)
