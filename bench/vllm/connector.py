@@ -38,13 +38,14 @@ def draw(seed, tokens):
 
 
 def mapped_bytes(process, name):
-    """Of the files with this name, as far as a process maps them. A file without a name any more counts, too."""
-    total = 0
+    """Of the files with this name that a process maps, once or several times. A file without a name any more counts, too."""
+    ends = {}
     for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
         if name in line:
-            begin, end = line.split()[0].split("-")
-            total += int(end, 16) - int(begin, 16)
-    return total
+            addresses, _, offset, _, inode = line.split()[:5]
+            begin, end = (int(address, 16) for address in addresses.split("-"))
+            ends[inode] = max(ends.get(inode, 0), int(offset, 16) + end - begin)
+    return sum(ends.values())
 
 
 def median_ms(seconds):

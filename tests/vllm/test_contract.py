@@ -116,6 +116,7 @@ CHANGES = {
     "a parameter": ("connector", "num_external_tokens: int", "external_tokens: int", "update_state_after_alloc"),
     "a hook": ("connector", "def request_finished_all_groups", "def request_ended", "request_finished_all_groups"),
     "a method that we call": ("connector", "def free_blocks", "def release_blocks", "BlockPool has no free_blocks"),
+    "how workers are called": ("connector", "def get_class(", "def class_of(", "Executor has no get_class"),
     "a field": ("connector", "kv_connector_block_state:", "block_state:", "SchedulerOutput has no kv_connector_block"),
     "a field of a job": ("tier", "chunk_ids: np.ndarray", "slots: np.ndarray", "TransferJob has no chunk_ids"),
     "a field that we give": ("tier", "transfer_time: float", "seconds: float", "JobResult has no transfer_time"),

@@ -56,6 +56,23 @@ def test_after_an_update_nothing_old_is_found_and_nothing_new_is_shared(models, 
     assert other.ask(prompt(2, TOKENS)) == (old.ask(prompt(2, TOKENS))[0], 0)
 
 
+def test_an_update_of_workers_in_other_processes_is_seen(models, engines, pools, prompt):
+    """The scheduler, and each of two ranks, in a process of its own."""
+    pool = pools(1 << 20, 512)
+    apart = {"in_process": False, "tensor_parallel_size": 2}
+    updated, other = (Counted(engines(models(), {"pool": pool.path}, **apart)) for _ in range(2))
+    old = other.ask(prompt(1, TOKENS))[0]
+    pool.wait_for_blocks(2 * (FULL // 128))
+    assert updated.ask(prompt(1, TOKENS)) == (old, FULL)
+    assert updated.engine.answer([], update=str(models("llama-retrained")), by="rpc") == {}
+    assert updated.engine.answer([], reset=True, connector=False) == {"reset": True}
+    said, hits = updated.ask(prompt(1, TOKENS))
+    assert said != old and hits == 0
+    pool.wait_for_blocks(4 * (FULL // 128))
+    assert updated.ask(prompt(2, TOKENS))[1] == 0
+    assert other.ask(prompt(2, TOKENS))[1] == 0
+
+
 @pytest.mark.parametrize("connector", [False, True], ids=["its-own", "with-the-connector"])
 def test_blocks_of_before_an_update_do_not_come_back_after_a_reset(models, engines, pools, prompt, old, new, connector):
     """Between update and reset vLLM uses its own old blocks. The pool must not keep them as if they were new."""

@@ -247,6 +247,7 @@ def adapter_at(folder, number=1, reload=False):
 def folder(tmp_path, monkeypatch):
     """An adapter's, and a count of reloads of its own."""
     monkeypatch.setattr(weight_updates, "_reloads", Counter())
+    monkeypatch.setattr(weight_updates, "_first_files", {})
     (tmp_path / "adapter_model.safetensors").write_bytes(b"one")
     return tmp_path
 
@@ -287,6 +288,15 @@ def test_an_adapter_that_is_another_now_is_shared_no_more(folder, change):
     given = adapter_at(other if change == "path" else folder, number=2 if "number" in change else 1, reload="reload" in change)
     assert stores_of(side, "c", given) == 0
     assert stores_of(side, "d", given) == 0
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_an_adapter_whose_files_change_after_it_was_loaded_is_not_shared(folder, changes):
+    """The workers load it before its first request, whose files would give it another name."""
+    weight_updates._may_write("add_lora", None, (adapter_at(folder),))
+    if changes:
+        (folder / "adapter_model.safetensors").write_bytes(b"another")
+    assert stores_of(side_of(Pool(), workers=1), "a", adapter_at(folder)) == (0 if changes else 1)
 
 
 @pytest.mark.parametrize("limit, loaded, stored", [

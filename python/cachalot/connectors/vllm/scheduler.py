@@ -160,7 +160,8 @@ class SchedulerSide:
             now = lora.lora_path, files, weight_updates.reloads(lora.lora_int_id)
             if known is not None and known.state == now:
                 return known.digest
-            if known is not None or now[2] != 0 or self._adapter_files.setdefault(lora.lora_path, files) != files:
+            others = weight_updates.first_files(lora.lora_int_id), self._adapter_files.setdefault(lora.lora_path, files)
+            if known is not None or now[2] != 0 or any(other not in (None, files) for other in others):
                 raise OSError("its path or its files have changed, and which of them a worker has loaded is not known")
             state, digest = now, digest_of_folder(lora.lora_path, self._options.weights == "all").encode()
             self._log.info("adapter %s: %s; only engines with the same files share its blocks", lora.lora_name,

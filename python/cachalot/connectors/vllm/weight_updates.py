@@ -6,10 +6,11 @@ method that a user has added to the workers. Trainers in the engine's process ca
 """
 
 from collections import Counter
-from typing import Any
+from typing import Any, Dict
 
 from cachalot.connectors.access import weight_updates
 from cachalot.connectors.access.group import UnsupportedCacheError
+from cachalot.connectors.access.weights import state_of_folder
 
 #: What vLLM calls on its workers that leaves the weights as they are.
 HARMLESS = frozenset((
@@ -25,6 +26,7 @@ HARMLESS = frozenset((
 #: Updates that have begun in this process.
 count = weight_updates.count
 _reloads: "Counter[int]" = Counter()
+_first_files: Dict[int, Any] = {}
 
 
 def note_reload(adapter: int) -> None:
@@ -37,9 +39,23 @@ def reloads(adapter: int) -> int:
     return _reloads[adapter]
 
 
+def first_files(adapter: int) -> Any:
+    """state_of_folder() of the adapter when the workers were told to load it. None: they load it with its first request."""
+    return _first_files.get(adapter)
+
+
+def _note_adapter(lora: Any) -> None:
+    if getattr(lora, "load_inplace", False):
+        note_reload(lora.lora_int_id)
+    try:
+        _first_files.setdefault(lora.lora_int_id, state_of_folder(lora.lora_path))
+    except OSError:
+        pass  # the load itself will tell
+
+
 def _may_write(method: Any, timeout: Any = None, args: Any = (), *more: Any, **options: Any) -> bool:
-    if method == "add_lora" and getattr(args[0], "load_inplace", False):
-        note_reload(args[0].lora_int_id)
+    if method == "add_lora":
+        _note_adapter(args[0])
     return method not in HARMLESS
 
 
