@@ -7,6 +7,7 @@ CACHALOT_VLLM_WHEELS: the folder to keep them in, default build/vllm/wheels.
 import ast
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,8 @@ from wheel import Wheel
 VERSIONS = ["0.32.0", "0.31.0", "0.30.0"]
 #: Newer ones, of which there are sources only.
 SOURCES = ["0.33.0"]
-FOLDER = Path(os.environ.get("CACHALOT_VLLM_WHEELS") or Path(__file__).resolve().parents[2] / "build/vllm/wheels")
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(os.environ.get("CACHALOT_VLLM_WHEELS") or ROOT / "build/vllm/wheels")
 
 
 def versions():
@@ -88,6 +90,22 @@ def test_of_each_call_on_the_workers_it_is_known_whether_it_writes_weights(relea
     called = set(wheel.first_arguments("collective_rpc"))
     assert called - harmless() - WRITES == set(), f"vLLM {version}"
     assert called >= {"execute_model", "apply_model", "reset_mm_cache"} and not harmless() & WRITES
+
+
+def test_metrics_of_the_guide_s_table_exist(release):
+    version, wheel = release
+    ours = next(node.value for node in ast.parse((PACKAGE / "vllm/metrics.py").read_text()).body
+                if isinstance(node, ast.Assign) and node.targets[0].id == "COUNTERS")
+    ours = {"storage_wait", "load_size"} | set(ast.literal_eval(ours))
+    table = (ROOT / "docs/guide/vllm.md").read_text().split("| vLLM's `vllm:kv_offload_…` | `vllm:cachalot_…` |\n| --- | --- |\n")[1]
+    rows = [[re.findall(r"`([a-z_]+)`", cell) for cell in row.strip("|").split("|")]
+            for row in table.split("\n\n")[0].splitlines()]
+    assert len(rows) == 8
+    for theirs, mapped in rows:
+        assert theirs and mapped
+        for name in theirs:
+            assert wheel.has_text("vllm/", f'"vllm:kv_offload_{name}"'), f"vLLM {version}: {name}"
+        assert {name for name in mapped if not name.startswith(("cachalot_", "live"))} <= ours
 
 
 @pytest.mark.parametrize("older", ["0.29.0", "0.9.2", "0.29.0rc1"])

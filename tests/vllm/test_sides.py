@@ -265,9 +265,9 @@ def test_an_adapter_that_is_loaded_again_in_place_is_shared_no_more(folder):
     running.lora_request = adapter_at(folder)
     side.added(running)
     assert len(side.step(step_of({"running": 3 * BLOCK})).stores) == 1
-    assert weight_updates._may_write("add_lora", None, (adapter_at(folder),)) is False
+    assert weight_updates._update_of("add_lora", None, (adapter_at(folder),)) == ""
     assert len(side.step(step_of({"running": 4 * BLOCK})).stores) == 1
-    weight_updates._may_write("add_lora", None, (adapter_at(folder, reload=True),))
+    weight_updates._update_of("add_lora", None, (adapter_at(folder, reload=True),))
     assert side.step(step_of({"running": 5 * BLOCK})).stores == []
     assert stores_of(side, "next", adapter_at(folder)) == 0
     assert side.matched(running, 0)[0] == BLOCK  # what was stored is right
@@ -293,7 +293,7 @@ def test_an_adapter_that_is_another_now_is_shared_no_more(folder, change):
 @pytest.mark.parametrize("changes", [False, True])
 def test_an_adapter_whose_files_change_after_it_was_loaded_is_not_shared(folder, changes):
     """The workers load it before its first request, whose files would give it another name."""
-    weight_updates._may_write("add_lora", None, (adapter_at(folder),))
+    weight_updates._update_of("add_lora", None, (adapter_at(folder),))
     if changes:
         (folder / "adapter_model.safetensors").write_bytes(b"another")
     assert stores_of(side_of(Pool(), workers=1), "a", adapter_at(folder)) == (0 if changes else 1)

@@ -150,6 +150,11 @@ class Wheel:
                     if given and isinstance(given[0], ast.Constant) and isinstance(given[0].value, str):
                         yield given[0].value
 
+    def has_text(self, folder, text):
+        """Whether a module below this folder has it."""
+        return any(name.startswith(folder) and name.endswith(".py") and text.encode() in self.archive.read(name)
+                   for name in self.names)
+
     def calls(self, module, method):
         """Whether a module calls a method of this name."""
         tree = self.tree(module)

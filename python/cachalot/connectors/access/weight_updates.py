@@ -4,9 +4,9 @@ An update that is refused or fails counts, too: parts of it may have been writte
 """
 
 import functools
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
-_count = 0
+_count, _last = 0, ""
 
 
 def count() -> int:
@@ -14,13 +14,15 @@ def count() -> int:
     return _count
 
 
-def _always(*arguments: Any, **options: Any) -> bool:
-    return True
+def last() -> str:
+    """What made the last one, in one word."""
+    return _last
 
 
-def watch(owner: type, name: str, is_update: Callable[..., bool] = _always) -> None:
-    """Counts calls of a method, of those for whose arguments is_update() is true. To watch twice changes nothing.
+def watch(owner: type, name: str, update_of: Optional[Callable[..., str]] = None) -> None:
+    """Counts calls of a method. To watch twice changes nothing.
 
+    update_of: says in one word which update a call with these arguments is, "" if none; None: each call is one.
     Raises AttributeError: there is no such method.
     """
     method = getattr(owner, name)
@@ -29,8 +31,10 @@ def watch(owner: type, name: str, is_update: Callable[..., bool] = _always) -> N
 
     @functools.wraps(method)
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
-        global _count
-        _count += is_update(*arguments, **options)
+        global _count, _last
+        update = name if update_of is None else update_of(*arguments, **options)
+        if update:
+            _count, _last = _count + 1, update
         return method(self, *arguments, **options)
 
     call.is_watched = True  # type: ignore[attr-defined]

@@ -421,7 +421,8 @@ class SchedulerSide:
         as if it were new."""
         self._begin_era()
         self._is_stale = self._voids_loads = True
-        self._log.info("the weights were updated: until it starts again, this engine shares with no other one")
+        self._log.info("the weights were updated (%s): until it starts again, this engine shares with no other one",
+                       weight_updates.last())
 
     def _is_fresh(self) -> bool:
         if self._is_stale:

@@ -25,6 +25,7 @@ HARMLESS = frozenset((
     "take_draft_token_ids", "update_environment_variables", "update_max_model_len", "wake_up"))
 #: Updates that have begun in this process.
 count = weight_updates.count
+last = weight_updates.last
 _reloads: "Counter[int]" = Counter()
 _first_files: Dict[int, Any] = {}
 
@@ -53,10 +54,10 @@ def _note_adapter(lora: Any) -> None:
         pass  # the load itself will tell
 
 
-def _may_write(method: Any, timeout: Any = None, args: Any = (), *more: Any, **options: Any) -> bool:
+def _update_of(method: Any, timeout: Any = None, args: Any = (), *more: Any, **options: Any) -> str:
     if method == "add_lora":
         _note_adapter(args[0])
-    return method not in HARMLESS
+    return "" if method in HARMLESS else getattr(method, "__qualname__", str(method))
 
 
 def watch_workers(vllm_config: Any) -> None:
@@ -64,7 +65,7 @@ def watch_workers(vllm_config: Any) -> None:
     try:
         from vllm.v1.executor.abstract import Executor
 
-        weight_updates.watch(Executor.get_class(vllm_config), "collective_rpc", _may_write)
+        weight_updates.watch(Executor.get_class(vllm_config), "collective_rpc", _update_of)
     except (ImportError, AttributeError) as error:
         raise UnsupportedCacheError(f"this version of vLLM, whose updates of the weights go unnoticed ({error}),") from error
 

@@ -138,7 +138,7 @@ class CachalotTier(SecondaryTierManager):
         if self._attachment is None:
             return None
         if self._updates != weight_updates.count():
-            self._attachment.end("the weights were updated")
+            self._attachment.end(f"the weights were updated ({weight_updates.last()})")
         return self._attachment.get()
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
