@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from cachalot.connectors.vllm import scheduler, weight_updates, worker
+from cachalot.connectors.access import weight_updates as access_updates
 from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import Chain, Load, StepAnswer, Store
 from cachalot.connectors.vllm.options import parse
@@ -237,6 +238,27 @@ def test_after_an_update_of_the_weights_nothing_is_shared_until_the_engine_has_n
     assert side.matched(request, 0) == (4 * BLOCK, True)
     (new,) = side.step(step_of({"b": 5 * BLOCK})).stores
     assert new.chain.keys[:16] != old.chain.keys[:16]  # the two prompts are equal
+
+
+def a_function_of_a_user(worker):
+    pass
+
+
+@pytest.mark.parametrize("method, kwargs, update", [
+    ("execute_model", None, ""), ("sleep", {"level": 1}, ""), ("sleep", {"level": 2}, "sleep"), ("wake_up", {"tags": None}, ""),
+    ("reload_weights", {"weights_path": "/a"}, "reload_weights"), ("update_weights", {"update_info": {}}, "update_weights"),
+    ("a_method_of_a_user", None, "a_method_of_a_user"), (a_function_of_a_user, None, "a_function_of_a_user")])
+def test_a_call_on_the_workers_that_may_write_weights_is_an_update(method, kwargs, update):
+    class Executor:
+        def collective_rpc(self, method, timeout=None, args=(), kwargs=None, non_block=False):
+            return method
+
+    access_updates.watch(Executor, "collective_rpc", weight_updates._update_of)
+    access_updates.watch(Executor, "collective_rpc", weight_updates._update_of)
+    before = access_updates.count()
+    assert Executor().collective_rpc(method, kwargs=kwargs, non_block=True) is method
+    assert access_updates.count() == before + (update != "")
+    assert not update or access_updates.last() == update
 
 
 def adapter_at(folder, number=1, reload=False):

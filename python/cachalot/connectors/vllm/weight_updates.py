@@ -12,7 +12,7 @@ from cachalot.connectors.access import weight_updates
 from cachalot.connectors.access.group import UnsupportedCacheError
 from cachalot.connectors.access.weights import state_of_folder
 
-#: What vLLM calls on its workers that leaves the weights as they are.
+#: What vLLM calls on its workers that leaves the weights as they are; `sleep` of level 2 does not.
 HARMLESS = frozenset((
     "add_lora", "adjust_rank", "check_health", "checkpoint_prepare", "checkpoint_restore", "compile_or_warm_up_model",
     "compute_weight_checksums", "determine_available_memory", "discard", "execute_dummy_batch", "execute_model",
@@ -54,9 +54,11 @@ def _note_adapter(lora: Any) -> None:
         pass  # the load itself will tell
 
 
-def _update_of(method: Any, timeout: Any = None, args: Any = (), *more: Any, **options: Any) -> str:
+def _update_of(method: Any, timeout: Any = None, args: Any = (), kwargs: Any = None, *more: Any, **options: Any) -> str:
     if method == "add_lora":
         _note_adapter(args[0])
+    if method == "sleep" and (kwargs or {}).get("level", 1) > 1:
+        return "sleep"  # without its weights: others may come
     return "" if method in HARMLESS else getattr(method, "__qualname__", str(method))
 
 
