@@ -162,6 +162,7 @@ def test_after_a_reset_nothing_of_before_is_found(tiers, pools):
 
 def test_after_an_update_of_the_weights_the_tier_has_nothing_and_takes_nothing(tiers, pools, monkeypatch):
     """vLLM's primary tier may keep chunks of before, and gives them to this one as others."""
+    monkeypatch.setattr(access_updates, "_count", 0)
     pool = pools(ROW, 64)
     tier, other = tiers(pool), tiers(pool)
     keys, new = keys_of(b"one", 6), keys_of(b"new", 2)
@@ -172,7 +173,6 @@ def test_after_an_update_of_the_weights_the_tier_has_nothing_and_takes_nothing(t
         load(*given)
         access_updates._count += 1
 
-    monkeypatch.setattr(access_updates, "_count", 0)
     monkeypatch.setattr(tier, "_load", load_during_an_update)
     result = run(tier, tier.submit_load, 2, keys, range(20, 26), context_of(keys))
     assert not result.success and not result.successful_keys
