@@ -170,9 +170,9 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
     # --- Worker ------------------------------------------------------------------------------------
 
     def register_kv_caches(self, kv_caches: Dict[str, Any]) -> None:
-        weight_updates.watch_model(self._vllm_config.model_config)
         described: Optional[List[Cache]] = None
         try:
+            weight_updates.watch_model(self._vllm_config.model_config)
             described = [describe(group, kv_caches) for group in self._groups] or None
         except UnsupportedCacheError as error:
             self._log.info("nothing is shared, all is computed: %s is not supported yet", error)

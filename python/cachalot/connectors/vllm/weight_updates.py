@@ -62,20 +62,28 @@ def _update_of(method: Any, timeout: Any = None, args: Any = (), kwargs: Any = N
     return "" if method in HARMLESS else getattr(method, "__qualname__", str(method))
 
 
+def _unnoticed(error: Exception) -> UnsupportedCacheError:
+    return UnsupportedCacheError(f"a vLLM or a model whose updates of the weights go unnoticed ({error})")
+
+
 def watch_workers(vllm_config: Any) -> None:
     """In the scheduler's process. Raises UnsupportedCacheError: this vLLM updates its weights in another way."""
     try:
         from vllm.v1.executor.abstract import Executor
 
         weight_updates.watch(Executor.get_class(vllm_config), "collective_rpc", _update_of)
-    except (ImportError, AttributeError) as error:
-        raise UnsupportedCacheError(f"this version of vLLM, whose updates of the weights go unnoticed ({error}),") from error
+    except Exception as error:  # whatever it is, the engine goes on without sharing
+        raise _unnoticed(error) from error
 
 
 def watch_model(model_config: Any) -> None:
-    """In a worker's process, after the model is loaded. It counts for a scheduler in the same process."""
-    from vllm.model_executor.model_loader.utils import get_model_architecture
+    """In a worker's process, after the model is loaded. It counts for a scheduler in the same process.
 
-    model, _ = get_model_architecture(model_config)
-    if hasattr(model, "load_weights"):
-        weight_updates.watch(model, "load_weights")
+    Raises UnsupportedCacheError: the model has no such method.
+    """
+    try:
+        from vllm.model_executor.model_loader.utils import get_model_architecture
+
+        weight_updates.watch(get_model_architecture(model_config)[0], "load_weights")
+    except Exception as error:  # whatever it is, the engine goes on without sharing
+        raise _unnoticed(error) from error
