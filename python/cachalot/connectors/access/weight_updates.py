@@ -15,7 +15,7 @@ def count() -> int:
 
 
 def last() -> str:
-    """What made the last one, in one word."""
+    """What made the last one that has ended, in one word."""
     return _last
 
 
@@ -33,9 +33,13 @@ def watch(owner: type, name: str, update_of: Optional[Callable[..., str]] = None
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
         global _count, _last
         update = name if update_of is None else update_of(*arguments, **options)
-        if update:
-            _count, _last = _count + 1, update
-        return method(self, *arguments, **options)
+        if not update:
+            return method(self, *arguments, **options)
+        _count += 1
+        try:
+            return method(self, *arguments, **options)
+        finally:
+            _last = update  # after those that it has called itself
 
     call.is_watched = True  # type: ignore[attr-defined]
     setattr(owner, name, call)
