@@ -1,18 +1,20 @@
 """What CachalotConnector costs and saves in the real vLLM, beside vLLM's own ways. In one run, interleaved.
 
-usage: bench/vllm/connector.py MODELS [--part hit|cold|load|lookup] [--rounds N] [--json FILE]
+usage: bench/vllm/connector.py MODELS [--part hit|cold|load|lookup|memory] [--rounds N] [--json FILE]
 
     hit     time to first token of prompts that another engine has computed: computed again; from the pool; by
             vLLM's ExampleConnector, from files in memory; by vLLM's own prefix cache (the bound: nothing is copied)
     cold    1,500 tokens in, 64 out, no hit: with the connector, whose stores are on, against none; pairs
     load    4 K tokens: the connector's load, against a plain copy of as many bytes out of the pool, in the same process
     lookup  256 blocks that are in the pool, in the scheduler
+    memory  what two engines take for 256 MiB of cache: one pool, against the primary tiers of vLLM's own offloading
 
 MODELS: a folder for tiny models, which are made there if they are missing.
 """
 
 import argparse
 import json
+import os
 import random
 import shutil
 import statistics
@@ -33,6 +35,17 @@ _STORED_S = 0.2
 def draw(seed, tokens):
     source = random.Random(seed)
     return [source.randrange(3, 250) for _ in range(tokens)]
+
+
+def mapped_bytes(process, name):
+    """Of the files with this name that a process maps, once or several times. A file without a name any more counts, too."""
+    ends = {}
+    for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
+        if name in line:
+            addresses, _, offset, _, inode = line.split()[:5]
+            begin, end = (int(address, 16) for address in addresses.split("-"))
+            ends[inode] = max(ends.get(inode, 0), int(offset, 16) + end - begin)
+    return sum(ends.values())
 
 
 def median_ms(seconds):
@@ -159,18 +172,35 @@ class Bench:
         self.end_part()
         return {"256 blocks, all in the pool": {"microseconds": statistics.median(micros)}}
 
+    def memory(self):
+        asked = 256 << 20
+        made, name = _POOL + "_made", f"bench_{os.getpid()}"
+        pooled = [self.engine({"pool": made, "create": {"size": asked}}) for _ in range(2)]
+        in_pool = mapped_bytes(pooled[1].process, made)
+        self.end_part()
+        os.unlink(made)
+        tiers = {"spec_name": "MemcpyTieringSpec", "spec_module_path": "memcpy_offload", "cpu_bytes_to_use": asked}
+        transfer = {"kv_connector": "OffloadingConnector"}
+        own = [self.engine(tiers, transfer={**transfer, "engine_id": f"{name}_{number}"}) for number in range(2)]
+        in_tiers = sum(mapped_bytes(engine.process, name) for engine in own)
+        self.end_part()
+        for file in Path("/dev/shm").glob(f"vllm_offload_{name}_*"):
+            file.unlink()
+        return {which: {"asked_mib": asked >> 20, "taken_mib": taken / (1 << 20), "ratio": taken / asked}
+                for which, taken in (("one pool of two engines", in_pool), ("vLLM's own tiers of two engines", in_tiers))}
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", type=Path)
-    parser.add_argument("--part", choices=("hit", "cold", "load", "lookup"), action="append")
+    parser.add_argument("--part", choices=("hit", "cold", "load", "lookup", "memory"), action="append")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     bench = Bench(make(given.models, "llama"), given.rounds)
     results = {}
     try:
-        for part in given.part or ("hit", "cold", "load", "lookup"):
+        for part in given.part or ("hit", "cold", "load", "lookup", "memory"):
             results[part] = getattr(bench, part)()
             print("\r" + 60 * " " + "\r", end="", file=sys.stderr)
             for name, values in results[part].items():

@@ -371,6 +371,7 @@ void add_client(nb::module_& module) {
            "call detach() again. IoError: a GPU failed in a copy, which may write to the\n"
            "tensors until the process ends. They are kept alive until then, except those given\n"
            "as an address: keep them.")
+      .def("close", &ClientObject::detach, "The same as detach().")
       .def(
           "__enter__", [](nb::object self) { return self; },
           nb::sig("def __enter__(self) -> Client"))

@@ -19,7 +19,8 @@ from lmcache.v1.platform import consume_fd
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "engines"))
-from engine_process import EngineProcess, Pool  # noqa: E402
+import fixtures  # noqa: E402
+from engine_process import EngineProcess  # noqa: E402
 
 WAIT_S = 60
 OBJECT_BYTES = 64 << 10
@@ -107,6 +108,9 @@ class Driver:
         assert len(bitmap) == len(keys)
         return [bitmap.test(at) for at in range(len(keys))]
 
+    def close(self):
+        self.adapter.close()
+
     def until_attached(self):
         until = time.monotonic() + WAIT_S
         while not self.adapter.report_status()["is_attached"]:
@@ -120,30 +124,14 @@ def l1():
     return L1()
 
 
-@pytest.fixture
-def adapters():
-    made = []
-
-    def make(*positional, **named):
-        made.append(Driver(*positional, **named))
-        return made[-1]
-
-    yield make
-    for driver in made:
-        driver.adapter.close()
+def manager(**parameters):
+    """A process with LMCache's StorageManager."""
+    return EngineProcess(HERE / "lmcache_process.py", spec(**parameters), {**os.environ, "OMP_NUM_THREADS": "1"})
 
 
-@pytest.fixture
-def pools():
-    made = []
-
-    def start(block_bytes=OBJECT_BYTES, blocks=256, *flags, path=None):
-        made.append(Pool(path or f"/dev/shm/cachalot_lmcache_{os.getpid()}_{len(made)}", block_bytes, blocks, *flags))
-        return made[-1]
-
-    yield start
-    for pool in made:
-        pool.close()
+adapters = pytest.fixture(fixtures.closed_at_the_end(Driver))
+managers = pytest.fixture(fixtures.closed_at_the_end(manager))
+pools = pytest.fixture(fixtures.pools_of("lmcache", OBJECT_BYTES))
 
 
 def wait_for_objects(pool, count):
@@ -157,17 +145,3 @@ def wait_for_objects(pool, count):
 @pytest.fixture
 def pool(pools):
     return pools()
-
-
-@pytest.fixture
-def managers():
-    """Processes with LMCache's StorageManager."""
-    made = []
-
-    def start(**parameters):
-        made.append(EngineProcess(HERE / "lmcache_process.py", spec(**parameters), {**os.environ, "OMP_NUM_THREADS": "1"}))
-        return made[-1]
-
-    yield start
-    for process in made:
-        process.close()

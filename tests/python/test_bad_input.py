@@ -273,12 +273,13 @@ def calls_with_blocks(client, cache, hashes):
     ]
 
 
-def test_use_after_detach(stored):
+@pytest.mark.parametrize("end", ["detach", "close"])
+def test_use_after_detach(stored, end):
     engine, hashes = stored
     client = engine.client
     loading = client.begin_load(engine.cache, hashes, range(8))
-    client.detach()
-    client.detach()
+    getattr(client, end)()
+    getattr(client, end)()
     calls = [
         *calls_with_blocks(client, engine.cache, hashes),
         lambda: client.begin_store(engine.cache, hashes, range(8)),

@@ -406,7 +406,8 @@ def test_the_gil_is_released(stored, name):
     assert has_run
 
 
-def test_many_threads_and_one_that_detaches(pool):
+@pytest.mark.parametrize("end", ["detach", "close"])
+def test_many_threads_and_one_that_detaches(pool, end):
     engine = Engine(pool)
     hashes = engine.client.hash_tokens(tokens_of(8, 32))
     engine.client.store(engine.cache, hashes, range(8))
@@ -428,7 +429,7 @@ def test_many_threads_and_one_that_detaches(pool):
     [thread.start() for thread in threads]
     while engine.client.statistics.loads < 100:
         pass
-    engine.client.detach()
+    getattr(engine.client, end)()
     [thread.join() for thread in threads]
     assert wrong == []
 

@@ -1,7 +1,6 @@
 """Fixtures: transformers engines, pools and models, which end with the test."""
 
 import os
-import random
 import sys
 from pathlib import Path
 
@@ -9,8 +8,8 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "engines"))
-from engine_process import EngineProcess, Pool  # noqa: E402
-from tiny_models import make  # noqa: E402
+import fixtures  # noqa: E402
+from engine_process import EngineProcess  # noqa: E402
 
 BLOCK_BYTES = 4 * 2 * 2 * 64 * 4 * 16  # of the model "llama": 16 tokens, f32
 
@@ -37,10 +36,10 @@ def whole_blocks(tokens, block_tokens=16):
     return (tokens - 1) // block_tokens
 
 
-@pytest.fixture(scope="session")
-def models(tmp_path_factory):
-    folder = Path(os.environ.get("CACHALOT_TRANSFORMERS_MODELS") or tmp_path_factory.mktemp("models"))
-    return lambda name="llama": make(folder, name)
+models = pytest.fixture(fixtures.models_in("CACHALOT_TRANSFORMERS_MODELS"), scope="session")
+engines = pytest.fixture(fixtures.closed_at_the_end(Engine))
+pools = pytest.fixture(fixtures.pools_of("transformers", BLOCK_BYTES, 512))
+prompt = pytest.fixture(fixtures.prompt, scope="session")
 
 
 @pytest.fixture(scope="module")
@@ -48,38 +47,3 @@ def alone(models):
     engine = Engine(models())
     yield engine
     engine.close()
-
-
-@pytest.fixture
-def engines():
-    made = []
-
-    def start(*positional, **named):
-        made.append(Engine(*positional, **named))
-        return made[-1]
-
-    yield start
-    for engine in made:
-        engine.close()
-
-
-@pytest.fixture
-def pools():
-    made = []
-
-    def start(block_bytes=BLOCK_BYTES, blocks=512, path=None):
-        made.append(Pool(path or f"/dev/shm/cachalot_transformers_{os.getpid()}_{len(made)}", block_bytes, blocks))
-        return made[-1]
-
-    yield start
-    for pool in made:
-        pool.close()
-
-
-@pytest.fixture(scope="session")
-def prompt():
-    def draw(seed, tokens):
-        source = random.Random(seed)
-        return [source.randrange(3, 250) for _ in range(tokens)]
-
-    return draw

@@ -1,35 +1,15 @@
 """Fixtures: engines, pools and models, which end with the test."""
 
-import os
-import random
-from pathlib import Path
-
 import pytest
-from processes import Engine, Pool
-from tiny_models import make
+from processes import Engine
+import fixtures
 
-
-@pytest.fixture(scope="session")
-def models(tmp_path_factory):
-    folder = Path(os.environ.get("CACHALOT_VLLM_MODELS") or tmp_path_factory.mktemp("models"))
-    return lambda name="llama": make(folder, name)
-
-
-def start_engines():
-    made = []
-
-    def start(*positional, **named):
-        made.append(Engine(*positional, **named))
-        return made[-1]
-
-    yield start
-    for engine in made:
-        engine.close()
-
-
-engines = pytest.fixture(start_engines)
+models = pytest.fixture(fixtures.models_in("CACHALOT_VLLM_MODELS"), scope="session")
+engines = pytest.fixture(fixtures.closed_at_the_end(Engine))
 #: For all tests of a module, for example engines without a connector.
-lasting_engines = pytest.fixture(start_engines, scope="module")
+lasting_engines = pytest.fixture(fixtures.closed_at_the_end(Engine), scope="module")
+pools = pytest.fixture(fixtures.pools_of("vllm"))
+prompt = pytest.fixture(fixtures.prompt)
 
 
 @pytest.fixture(scope="module")
@@ -38,25 +18,3 @@ def stage(request, models, tmp_path_factory):
     made = request.module.Stage(tmp_path_factory.mktemp("servers"), models())
     yield made
     made.close()
-
-
-@pytest.fixture
-def pools():
-    made = []
-
-    def start(block_bytes=1 << 20, blocks=256, *flags, path=None):
-        made.append(Pool(path or f"/dev/shm/cachalot_vllm_{os.getpid()}_{len(made)}", block_bytes, blocks, *flags))
-        return made[-1]
-
-    yield start
-    for pool in made:
-        pool.close()
-
-
-@pytest.fixture
-def prompt():
-    def draw(seed, tokens=1500):
-        source = random.Random(seed)
-        return [source.randrange(3, 250) for _ in range(tokens)]
-
-    return draw

@@ -22,6 +22,10 @@ OBJECTS = {
         "cached": "vllm.v1.core.sched.output:CachedRequestData",
     },
     "vllm/held_pages.py": {"self._pool": "vllm.v1.core.block_pool:BlockPool"},
+    "vllm/weight_updates.py": {
+        "Executor": "vllm.v1.executor.abstract:Executor",
+        "lora": "vllm.lora.request:LoRARequest",
+    },
     "vllm/transfer/scheduler.py": {
         "request": "vllm.v1.request:Request",
         "blocks": "vllm.v1.core.kv_cache_manager:KVCacheBlocks",

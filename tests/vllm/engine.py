@@ -1,10 +1,13 @@
 """One vLLM engine in a process of its own, driven by lines of JSON.
 
 stdin, one object a line; an empty line or the end stops it:
-    {"prompts": [[token…]…], "max_tokens": n, "adapter": FOLDER}    answers {"tokens": [[…]…], "cached": [n…], "metrics": {…}}
+    {"prompts": [[token…]…], "max_tokens": n, "adapter": FOLDER, "salt": text, "params": kv_transfer_params}
+        answers {"tokens": [[…]…], "cached": [n…], "metrics": {…}}
     {"prompts": […], "abort_after": n}    aborts them after n steps of the engine; answers {}
     {"copy": FILE, "bytes": n}    copies bytes of a file; answers {"seconds": s}
-    {"reset": true}    resets all caches, as after an update of the weights; answers {"reset": whether it did}
+    {"reset": true, "connector": false}    resets all caches, or all but the connector's; answers {"reset": whether it did}
+    {"update": FOLDER, "by": "rpc" | "function" | "trainer"}    loads other weights in place; answers {}
+    {"adapter": FOLDER, "reload": true}    loads the adapter in place over the one before; answers {}
     {"fork": true}    a child shuts its copies of the connector down and exits; answers {"exit": its code}
 stdout, one line each. The first line says {"ready": seconds}.
 
@@ -94,13 +97,36 @@ def fork(llm) -> dict:
     return {"exit": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}
 
 
-def generate(llm, asked, sampling) -> dict:
+def update(llm, folder: str, by: str) -> dict:
+    if by == "rpc":
+        llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+        return {}
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor.model_loader.reload.inplace import reload_weights
+
+    def load(model) -> None:
+        with set_current_vllm_config(llm.llm_engine.vllm_config):
+            reload_weights(llm.llm_engine.vllm_config, model, None, folder, True)
+
+    if by == "function":
+        llm.apply_model(load)
+    else:  # a trainer in the engine's process
+        load(llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.get_model())
+    return {}
+
+
+def adapter_of(asked):
     from vllm.lora.request import LoRARequest
 
-    adapter = asked.get("adapter")
+    folder = asked.get("adapter")
+    return LoRARequest("tuned", 1, folder, load_inplace=asked.get("reload", False)) if folder else None
+
+
+def generate(llm, asked, sampling) -> dict:
+    salt = {"cache_salt": asked["salt"]} if "salt" in asked else {}
     began = time.monotonic()
-    done = llm.generate([{"prompt_token_ids": prompt} for prompt in asked["prompts"]], sampling, use_tqdm=False,
-                        lora_request=LoRARequest("tuned", 1, adapter) if adapter else None)
+    done = llm.generate([{"prompt_token_ids": prompt, **salt} for prompt in asked["prompts"]], sampling, use_tqdm=False,
+                        lora_request=adapter_of(asked))
     return {"tokens": [list(one.outputs[0].token_ids) for one in done],
             "cached": [one.num_cached_tokens for one in done],
             "reasons": [one.outputs[0].finish_reason for one in done],
@@ -131,11 +157,17 @@ def main() -> None:
         if not line.strip():
             break
         asked = json.loads(line)
-        sampling = SamplingParams(temperature=0, max_tokens=asked.get("max_tokens", 16), ignore_eos=True)
+        params = {"extra_args": {"kv_transfer_params": asked["params"]}} if "params" in asked else {}
+        sampling = SamplingParams(temperature=0, max_tokens=asked.get("max_tokens", 16), ignore_eos=True, **params)
         if "copy" in asked:
             say({"seconds": copies(asked["copy"]).seconds(asked["bytes"])})
         elif asked.get("reset"):
-            say({"reset": llm.reset_prefix_cache(reset_connector=True)})
+            say({"reset": llm.reset_prefix_cache(reset_connector=asked.get("connector", True))})
+        elif "update" in asked:
+            say(update(llm, asked["update"], asked["by"]))
+        elif asked.get("reload"):
+            llm.llm_engine.add_lora(adapter_of(asked))
+            say({})
         elif asked.get("fork"):
             say(fork(llm))
         elif "abort_after" in asked:

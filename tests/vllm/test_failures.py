@@ -198,6 +198,38 @@ def test_damaged_blocks_are_stored_again(models, engines, pools, prompt, referen
 
 
 @pytest.mark.parametrize("load", ["async", "sync"])
+def test_a_load_fails_for_requests_that_share_its_blocks(models, engines, pools, prompt, reference, load):
+    """The second request begins as the first one, so vLLM gives it the blocks of a load that fails. The third one ends
+    where their common beginning ends, and the last one has nothing of it."""
+    pool = pools()
+    options = {"pool": pool.path, "checksums": True}
+    one = prompt(1)
+    asked = [one, one[:900] + prompt(2, 600), one[:897], prompt(3)]
+    engines(models(), options).answer([one])
+    pool.damage()
+    engine = engines(models(), {**options, "load": load})
+    answer = engine.answer(asked)
+    expect_same(answer, reference, asked)
+    assert failed_loads(answer) >= 1
+    expect_same(engine.answer(asked), reference, asked)
+
+
+@pytest.mark.parametrize("load", ["async", "sync"])
+def test_requests_that_fill_the_engine_s_cache_one_at_a_time(models, engines, pools, prompt, load):
+    """Each of 8 requests that come together needs 30 blocks of an engine that has 40; the pool has the blocks of all."""
+    pool = pools(blocks=512)
+    options = {"pool": pool.path, "load": load}
+    same = {"block_size": 32, "max_model_len": 1024, "dtype": "float32"}
+    prompts = [prompt(seed, 30 * 32 - 20) for seed in range(8)]
+    expected = engines(models(), {**options, "store_held": 0.9}, **same).answer(prompts)  # stores what comes at once
+    pool.wait_for_blocks(8 * 29)
+    small = engines(models(), options, num_gpu_blocks_override=40, **same)
+    answer = small.answer(prompts)
+    assert answer["tokens"] == expected["tokens"]
+    assert external_hits(answer) >= 8 * 29 * 32, small.text()[-3000:]
+
+
+@pytest.mark.parametrize("load", ["async", "sync"])
 def test_requests_are_aborted_while_they_load(models, engines, pools, prompt, reference, load):
     """Their pages are used again at once: a copy that goes on would change another request's tokens."""
     pool = pools()

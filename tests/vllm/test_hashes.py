@@ -8,6 +8,7 @@ from vllm.utils.hashing import sha256_cbor
 from vllm.v1.core import kv_cache_utils
 
 import cachalot
+from cachalot.connectors.vllm.messages import hashes_of, keys_of
 
 BLOCK = 16
 WORDS = ("", "lora-x", "/adapters/x", "тенант-é", "a" * 300, "img\n\"1\"", "\U0001f40b")
@@ -82,6 +83,37 @@ def test_embeddings_are_part_of_the_hash(pool):
     seed = kv_cache_utils.get_none_hash_seed()
     with pool("" if seed == "vllm-none-hash" else seed) as client:
         assert names(client.hash_tokens(tokens, keys)) == [digest.hex()[:32] for digest in expected]
+
+
+def key_of(**given):
+    """The connector's key of one block of a request with these extras, and its name in the pool."""
+    request = SimpleNamespace(**{"mm_features": [], "lora_request": None, "cache_salt": None, "prompt_embeds": None, **given})
+    _, digests = hashes_of_vllm(request, [1] * BLOCK)
+    return keys_of(digests), hashes_of(keys_of(digests), 0).tolist()
+
+
+def an_image(identifier, offset=0):
+    return [SimpleNamespace(identifier=identifier, mm_position=SimpleNamespace(offset=offset, length=8))]
+
+
+def test_images_whose_hashes_differ_in_any_digit_have_other_keys():
+    kv_cache_utils.init_none_hash(sha256_cbor)
+    digits = "".join(random.Random(1).choice("0123456789abcdef") for _ in range(64))
+    seen = {str(key_of(mm_features=an_image(digits)))}
+    for i, digit in enumerate(digits):
+        for other in "0123456789abcdef".replace(digit, ""):
+            seen.add(str(key_of(mm_features=an_image(digits[:i] + other + digits[i + 1:]))))
+    assert len(seen) == 1 + 64 * 15
+    assert str(key_of(mm_features=an_image(digits, offset=1))) not in seen
+
+
+def test_an_adapter_an_image_and_a_salt_of_one_name_have_other_keys():
+    kv_cache_utils.init_none_hash(sha256_cbor)
+    given = [{}, {"cache_salt": "x"}, {"mm_features": an_image("x")},
+             {"lora_request": SimpleNamespace(lora_name="x", lora_path="x")},
+             {"lora_request": SimpleNamespace(lora_name="x", lora_path="")},
+             {"lora_request": SimpleNamespace(lora_name="", lora_path="x")}]
+    assert len({str(key_of(**one)) for one in given}) == len(given)
 
 
 @pytest.mark.parametrize("keys, error, words", [

@@ -42,7 +42,9 @@ class Stage:
 
     def __init__(self, folder, model):
         self.folder, self.model = folder, model
-        self.pool = Pool(f"/dev/shm/cachalot_vllm_pd_{os.getpid()}", 1 << 20, 512)
+        # Room for 32 blocks in advance for each client: a store that finds none waits for the keeper before it copies.
+        self.pool = Pool(f"/dev/shm/cachalot_vllm_pd_{os.getpid()}", 1 << 18, 1024, "--spare-blocks", "1024",
+                         "--clients", "32")
         self.servers, self.started, self.proxies = {"kv_producer": [], "kv_consumer": []}, 0, []
         self.reference = Engine(model)
 

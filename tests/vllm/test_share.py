@@ -50,6 +50,24 @@ def test_the_second_engine_takes_every_full_block(models, engines, pools, prompt
     assert answer["cached"] == [external_hits(answer)]
 
 
+def test_a_request_limits_what_it_takes_and_what_it_stores(models, engines, pools, prompt):
+    """In tokens, of which whole blocks count: 3 of 11 are stored, then 2 of 3 are taken; the rest is computed."""
+    pool = pools()
+    options = {"pool": pool.path}
+    one = prompt(1, TOKENS)
+    first, second = engines(models(), options), engines(models(), options)
+    computed = first.answer([one], params={"max_offload_tokens": 3 * 128 + 100})
+    pool.wait_for_blocks(3)
+    answer = second.answer([one], params={"max_load_tokens": 2 * 128 + 100, "max_offload_tokens": 0})
+    assert answer["tokens"] == computed["tokens"]
+    assert external_hits(answer) == 2 * 128, second.text()[-3000:]
+    assert second.answer([prompt(2, TOKENS)], params={"max_load_tokens": 0})["reasons"] == ["length"]
+    pool.wait_for_blocks(3 + 11)
+    answer = first.answer([one, prompt(2, TOKENS)])  # has the first one itself
+    assert external_hits(answer) == full_blocks(128)
+    assert pool.live_blocks() == 2 * 11
+
+
 @pytest.mark.parametrize("load", ["async", "sync"])
 def test_each_prompt_counts_once(models, engines, pools, prompt, load):
     """By hand: the first engine asks for the 11 full blocks of a prompt and finds none. The second one asks for those of

@@ -1,13 +1,16 @@
 """The connector's two sides without an engine: what vLLM's scheduler and workers would tell them."""
 
 import logging
+import os
 import threading
 import time
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 
-from cachalot.connectors.vllm import scheduler, worker
+from cachalot.connectors.vllm import scheduler, weight_updates, worker
+from cachalot.connectors.access import weight_updates as access_updates
 from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import Chain, Load, StepAnswer, Store
 from cachalot.connectors.vllm.options import parse
@@ -63,7 +66,10 @@ class Pages:
     blocks = list(range(100))
 
     def __init__(self):
-        self.held = []
+        self.held, self.cached_block_hash_to_block, self.in_use = [], {}, 0
+
+    def get_num_free_blocks(self):
+        return self.num_gpu_blocks - 1 - self.in_use
 
     def touch(self, blocks):
         self.held += blocks
@@ -210,6 +216,125 @@ def test_after_a_reset_no_block_of_before_has_its_name():
     assert not {before[i:i + 16] for i in range(0, len(before), 16)} & {after[i:i + 16] for i in range(0, len(after), 16)}
 
 
+def test_after_an_update_of_the_weights_nothing_is_shared_until_the_engine_has_no_block_of_before():
+    pool, pages = Pool(found=4), Pages()
+    side = side_of(pool, is_async=True)
+    side.bind_pages(pages)
+    before, request = request_of("a", 3), request_of("b", 5)
+    side.added(before)
+    (old,) = side.step(step_of({"a": 3 * BLOCK})).stores
+    pages.in_use, pages.cached_block_hash_to_block = 3, {"a": 1}
+    side.weights_changed()
+    assert side.step(step_of({})).voids_loads and not side.step(step_of({})).voids_loads
+    for pages.in_use, pages.cached_block_hash_to_block in ((3, {"a": 1}), (0, {"a": 1}), (3, {})):
+        side.added(request)
+        assert side.matched(request, 0) == (0, False)
+        assert side.step(step_of({"b": 5 * BLOCK})).stores == []
+        side.finished(before, (list(range(1, 9)),))
+        assert side.step(step_of({})).stores == []
+    pages.in_use, pages.cached_block_hash_to_block = 0, {}
+    side.added(request)
+    pages.in_use = 5  # its own
+    assert side.matched(request, 0) == (4 * BLOCK, True)
+    (new,) = side.step(step_of({"b": 5 * BLOCK})).stores
+    assert new.chain.keys[:16] != old.chain.keys[:16]  # the two prompts are equal
+
+
+def a_function_of_a_user(worker):
+    pass
+
+
+@pytest.mark.parametrize("method, kwargs, update", [
+    ("execute_model", None, ""), ("sleep", {"level": 1}, ""), ("sleep", {"level": 2}, "sleep"), ("wake_up", {"tags": None}, ""),
+    ("reload_weights", {"weights_path": "/a"}, "reload_weights"), ("update_weights", {"update_info": {}}, "update_weights"),
+    ("a_method_of_a_user", None, "a_method_of_a_user"), (a_function_of_a_user, None, "a_function_of_a_user")])
+def test_a_call_on_the_workers_that_may_write_weights_is_an_update(method, kwargs, update):
+    class Executor:
+        def collective_rpc(self, method, timeout=None, args=(), kwargs=None, non_block=False):
+            return method
+
+    access_updates.watch(Executor, "collective_rpc", weight_updates._update_of)
+    access_updates.watch(Executor, "collective_rpc", weight_updates._update_of)
+    before = access_updates.count()
+    assert Executor().collective_rpc(method, kwargs=kwargs, non_block=True) is method
+    assert access_updates.count() == before + (update != "")
+    assert not update or access_updates.last() == update
+
+
+def adapter_at(folder, number=1, reload=False):
+    return SimpleNamespace(lora_name="tuned", lora_int_id=number, lora_path=str(folder), load_inplace=reload)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An adapter's, and a count of reloads of its own."""
+    monkeypatch.setattr(weight_updates, "_reloads", Counter())
+    monkeypatch.setattr(weight_updates, "_first_files", {})
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"one")
+    return tmp_path
+
+
+def stores_of(side, name, adapter):
+    request = request_of(name, 3)
+    request.lora_request = adapter
+    side.added(request)
+    return len(side.step(step_of({name: 3 * BLOCK})).stores)
+
+
+def test_an_adapter_that_is_loaded_again_in_place_is_shared_no_more(folder):
+    side = side_of(Pool(found=1), workers=1, is_async=True)
+    running = request_of("running", 5)
+    running.lora_request = adapter_at(folder)
+    side.added(running)
+    assert len(side.step(step_of({"running": 3 * BLOCK})).stores) == 1
+    assert weight_updates._update_of("add_lora", None, (adapter_at(folder),)) == ""
+    assert len(side.step(step_of({"running": 4 * BLOCK})).stores) == 1
+    weight_updates._update_of("add_lora", None, (adapter_at(folder, reload=True),))
+    assert side.step(step_of({"running": 5 * BLOCK})).stores == []
+    assert stores_of(side, "next", adapter_at(folder)) == 0
+    assert side.matched(running, 0)[0] == BLOCK  # what was stored is right
+    assert stores_of(side, "other", adapter_at(folder, number=2)) == 1
+
+
+@pytest.mark.parametrize("change", ["files", "path", "files under another number", "reload by a request"])
+def test_an_adapter_that_is_another_now_is_shared_no_more(folder, change):
+    side = side_of(Pool(), workers=1)
+    assert stores_of(side, "a", adapter_at(folder)) == 1
+    assert stores_of(side, "b", adapter_at(folder)) == 1
+    other = folder / "other"
+    if change == "path":
+        other.mkdir()
+        os.link(folder / "adapter_model.safetensors", other / "adapter_model.safetensors")
+    elif change.startswith("files"):
+        (folder / "adapter_model.safetensors").write_bytes(b"another")
+    given = adapter_at(other if change == "path" else folder, number=2 if "number" in change else 1, reload="reload" in change)
+    assert stores_of(side, "c", given) == 0
+    assert stores_of(side, "d", given) == 0
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_an_adapter_whose_files_change_after_it_was_loaded_is_not_shared(folder, changes):
+    """The workers load it before its first request, whose files would give it another name."""
+    weight_updates._update_of("add_lora", None, (adapter_at(folder),))
+    if changes:
+        (folder / "adapter_model.safetensors").write_bytes(b"another")
+    assert stores_of(side_of(Pool(), workers=1), "a", adapter_at(folder)) == (0 if changes else 1)
+
+
+@pytest.mark.parametrize("limit, loaded, stored", [
+    (None, 4, 5), (0, 0, 0), (BLOCK - 1, 0, 0), (2 * BLOCK + 1, 2, 2), (100 * BLOCK, 4, 5),
+    (-1, 4, 5), (True, 4, 5), (1.5, 4, 5), ("64", 4, 5)])
+def test_a_request_may_limit_what_it_takes_and_stores(limit, loaded, stored):
+    side = side_of(Pool(found=4), workers=1, is_async=True)
+    taker, giver = request_of("taker", 5), request_of("giver", 5)
+    taker.kv_transfer_params = {"max_load_tokens": limit}
+    giver.kv_transfer_params = {"max_offload_tokens": limit}
+    assert side.matched(taker, 0) == (loaded * BLOCK, loaded > 0)
+    assert side.matched(taker, BLOCK)[0] == min(loaded, 3) * BLOCK  # beside what the engine has itself
+    side.added(giver)
+    assert sum(len(store.chain) for store in side.step(step_of({"giver": 5 * BLOCK})).stores) == stored
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_worker_without_a_supported_cache_answers_that_all_has_failed(is_async):
     side = worker.WorkerSide(OPTIONS, [], False, LOG)
@@ -232,6 +357,17 @@ def test_a_silent_keeper_does_not_hold_the_pages_of_all_stores():
     side.close()  # waits for the stores
     assert pool.stores == 1
     assert len(side.take_answer().finished_jobs) == 100
+
+
+def test_of_loads_that_the_weights_overtake_no_block_is_used():
+    pool = Pool()
+    pool.load_async = lambda *_, **__: SimpleNamespace(done=lambda: True, result=lambda: 2)
+    side = worker.WorkerSide(OPTIONS, [pool], True, LOG)
+    side.begin_loads([Load("a", 0, Chain(bytes(2 * 16), ([3, 4],)), True)])
+    side.void_loads()
+    side.begin_loads([Load("b", 0, Chain(bytes(2 * 16), ([5, 6],)), True)])
+    assert side.take_results()[0] == {"a", "b"} and side.take_bad_pages() == {3, 4}
+    side.close()
 
 
 def test_a_request_that_ends_before_its_load_leaves_nothing():

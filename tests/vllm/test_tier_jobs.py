@@ -10,6 +10,7 @@ from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key
 from vllm.v1.kv_offload.tiering.base import TransferJob
 
 from cachalot import KvGeometry
+from cachalot.connectors.access import weight_updates as access_updates
 from cachalot.connectors.access.group import Group
 from cachalot.connectors.vllm.tier import CachalotTier, cachalot_tier, names
 
@@ -157,3 +158,25 @@ def test_after_a_reset_nothing_of_before_is_found(tiers, pools):
     assert [each.lookup(keys[0], context) for each in (tier, other)] == [LookupResult.MISS, LookupResult.HIT]
     assert run(tier, tier.submit_store, 2, keys, range(4), context).success
     assert tier.lookup(keys[0], context) == LookupResult.HIT
+
+
+def test_after_an_update_of_the_weights_the_tier_has_nothing_and_takes_nothing(tiers, pools, monkeypatch):
+    """vLLM's primary tier may keep chunks of before, and gives them to this one as others."""
+    monkeypatch.setattr(access_updates, "_count", 0)
+    pool = pools(ROW, 64)
+    tier, other = tiers(pool), tiers(pool)
+    keys, new = keys_of(b"one", 6), keys_of(b"new", 2)
+    run(tier, tier.submit_store, 1, keys, range(6), context_of(keys))
+    load = tier._load
+
+    def load_during_an_update(*given):
+        load(*given)
+        access_updates._count += 1
+
+    monkeypatch.setattr(tier, "_load", load_during_an_update)
+    result = run(tier, tier.submit_load, 2, keys, range(20, 26), context_of(keys))
+    assert not result.success and not result.successful_keys
+    assert found(tier, keys) == [False] * 6
+    assert not run(tier, tier.submit_store, 3, new, range(2), context_of(new)).success
+    access_updates._count = 0  # the other tier is of another process
+    assert found(other, keys) == [True] * 6 and found(other, new) == [False] * 2

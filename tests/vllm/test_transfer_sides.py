@@ -77,6 +77,20 @@ def test_after_a_reset_nothing_is_handed_over(side):
     assert step.withdraws and len(step.offers) == 1
 
 
+def test_after_an_update_of_the_weights_nothing_is_handed_over_nor_taken(side):
+    reference = offered(side)[REFERENCE]
+    side.weights_changed()
+    assert offered(side) is None
+    assert side.matched(a_request({REFERENCE: reference}), 0) == (0, False)
+    step = side.step(None)
+    assert step.withdraws and step.voids_loads
+    worker = TransferWorker(LateRank(knows_at=0), 1.0, RateLimitedLog(Log()))
+    worker.begin_loads([Ask("r", {}, [4, 5], 0, 32, KEY)])
+    worker.void_loads()
+    assert worker.take_results() == ({"r"}, set()) and worker.take_bad_pages() == {4, 5}
+    assert worker._rank.released == [1]
+
+
 def test_prompts_of_adapters_are_computed(side):
     reference = offered(side)[REFERENCE]
     assert offered(side, lora_request=object()) is None

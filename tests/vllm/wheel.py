@@ -1,6 +1,7 @@
-"""Reads the sources in a wheel of vLLM, without installing or importing it."""
+"""Reads the sources in a wheel of vLLM, or in its source archive, without installing or importing it."""
 
 import ast
+import tarfile
 import zipfile
 from dataclasses import dataclass, field
 
@@ -63,9 +64,24 @@ def statements(body):
             yield from statements(handler.body)
 
 
+class SourceArchive:
+    """As zipfile.ZipFile; its Python files only."""
+
+    def __init__(self, path):
+        with tarfile.open(path) as archive:
+            self._files = {member.name.split("/", 1)[1]: archive.extractfile(member).read()
+                           for member in archive if member.isfile() and member.name.endswith(".py")}
+
+    def namelist(self):
+        return self._files.keys()
+
+    def read(self, name):
+        return self._files[name]
+
+
 class Wheel:
     def __init__(self, path):
-        self.archive = zipfile.ZipFile(path)
+        self.archive = zipfile.ZipFile(path) if path.suffix == ".whl" else SourceArchive(path)
         self.names = set(self.archive.namelist())
         self._trees = {}
 
@@ -122,6 +138,22 @@ class Wheel:
                 made.has_unknown_base |= found.has_unknown_base
         made.members.update(own_members(node))
         return made
+
+    def first_arguments(self, method):
+        """Texts with which any module calls a method of this name."""
+        for name in sorted(self.names):
+            if not name.endswith(".py") or not name.startswith("vllm/") or method.encode() not in (text := self.archive.read(name)):
+                continue
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method:
+                    given = node.args[:1] or [keyword.value for keyword in node.keywords if keyword.arg == "method"]
+                    if given and isinstance(given[0], ast.Constant) and isinstance(given[0].value, str):
+                        yield given[0].value
+
+    def has_text(self, folder, text):
+        """Whether a module below this folder has it."""
+        return any(name.startswith(folder) and name.endswith(".py") and text.encode() in self.archive.read(name)
+                   for name in self.names)
 
     def calls(self, module, method):
         """Whether a module calls a method of this name."""

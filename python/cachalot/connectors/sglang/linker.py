@@ -8,6 +8,7 @@ until its result is taken.
 2. No call raises: an exception would end SGLang's scheduler.
 3. Results of offloads are taken in the order of the offloads. One worker runs them in that order.
 4. After an update of the weights the keys get a random part: the engine shares with no other one, and finds nothing of before.
+   Until SGLang's own cache is flushed nothing is loaded or stored: pages that are computed on old ones are wrong, too.
 
 Threads: SGLang's scheduler.
 """
@@ -97,6 +98,7 @@ class CachalotLinker(UnifiedCacheLinker):
         self._attachment.attach(_ATTACH_S)
         self._mask = np.zeros(2, np.uint64)  # of keys; random after an update of the weights
         self._updates = weight_updates.watch()
+        self._is_stale = False  # the weights were updated, and SGLang's cache has not been flushed since
         self._asked: Dict[str, None] = {}  # requests that have waited for storage, the oldest first
         self._looks_at, self._storage = 0.0, False
         self._queued: Set[str] = set()  # requests whose load has ended, and whose batch has not begun
@@ -111,7 +113,7 @@ class CachalotLinker(UnifiedCacheLinker):
     def _note_update(self) -> None:
         updates = weight_updates.count()
         if updates != self._updates:
-            self._updates = updates
+            self._updates, self._is_stale = updates, True
             self._mask = np.frombuffer(os.urandom(16), "<u8")
             self.log.info("the weights were updated: this engine shares with no other one from now on")
 
@@ -121,7 +123,7 @@ class CachalotLinker(UnifiedCacheLinker):
         self._note_update()
         keys = transfers[0].keys
         client = self._attachment.get()
-        if client is None or not keys:
+        if client is None or not keys or self._is_stale:
             return []
         try:
             found = self._find(client, rid, self._hashes(keys))
@@ -205,7 +207,7 @@ class CachalotLinker(UnifiedCacheLinker):
         self._note_update()
         keys, slots = transfers[0].keys, transfers[0].device_indices
         client, cache = self._attachment.get_with()
-        if client is None or not keys or time.monotonic() < self._stores_at:
+        if client is None or not keys or self._is_stale or time.monotonic() < self._stores_at:
             return False
         if self._held_slots + len(slots) > self.options.store_held * self._pages * self._page_tokens and self._offloads:
             return False  # SGLang offers them again
@@ -266,6 +268,7 @@ class CachalotLinker(UnifiedCacheLinker):
     def reset(self) -> None:
         """SGLang's cache is flushed. What the pool has stays right, unless the weights were updated."""
         self._note_update()
+        self._is_stale = False
         self._await_offloads()
         self._queued.clear()
         self._batch = -1

@@ -13,6 +13,7 @@ from vllm.logger import init_logger
 from cachalot import IoError, NoSpaceError, PermissionError, TransferRank, UnsupportedError
 from cachalot.connectors.access.attachment import Attachment
 from cachalot.connectors.access.keeper import SharedKeeper
+from cachalot.connectors.vllm import weight_updates
 from cachalot.connectors.vllm.layout import Cache, describe
 from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import NoStep, StepMetadata
@@ -83,6 +84,8 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         return Rank(get_tensor_model_parallel_rank(), get_pp_group().rank_in_group)
 
     def _start_scheduler(self) -> None:
+        weight_updates.watch_workers(self._vllm_config)
+        self._updates = weight_updates.count()
         pool = self._pool_scheduler() if self._options.pool else None
         transfer = self._transfer_scheduler() if self._options.transfer is not None else None
         if pool is not None and transfer is not None:
@@ -169,6 +172,7 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
     def register_kv_caches(self, kv_caches: Dict[str, Any]) -> None:
         described: Optional[List[Cache]] = None
         try:
+            weight_updates.watch_model(self._vllm_config.model_config)
             described = [describe(group, kv_caches) for group in self._groups] or None
         except UnsupportedCacheError as error:
             self._log.info("nothing is shared, all is computed: %s is not supported yet", error)
@@ -209,6 +213,8 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         of_pool = getattr(connector_metadata, "pool", connector_metadata)
         if self._worker is not None and isinstance(of_pool, StepMetadata):
             self._worker.note_step(bool(of_pool.loads))
+        if self._worker is not None and getattr(connector_metadata, "voids_loads", False):
+            self._worker.void_loads()
         offers = getattr(connector_metadata, "offers", None)
         if self._worker is not None and offers:
             self._worker.begin_offers(offers)
@@ -254,17 +260,25 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
     def requires_kv_delivery(self) -> bool:
         return False
 
+    def _note_updates(self) -> None:
+        """Of the weights, before the scheduler's side decides what it shares."""
+        if self._scheduler is not None and self._updates != weight_updates.count():
+            self._updates = weight_updates.count()
+            self._scheduler.weights_changed()
+
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
         if self._scheduler is not None:
             self._scheduler.bind_pages(gpu_block_pool)
 
     def on_new_request(self, request: Any) -> None:
+        self._note_updates()
         if self._scheduler is not None:
             self._scheduler.added(request)
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Tuple[Optional[int], bool]:
         if self._scheduler is None:
             return 0, False
+        self._note_updates()
         return self._scheduler.matched(request, num_computed_tokens)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
@@ -272,6 +286,7 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler.allocated(request, blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
+        self._note_updates()
         return self._scheduler.step(scheduler_output) if self._scheduler is not None else NoStep()
 
     def update_connector_output(self, connector_output: Any) -> None:
@@ -283,6 +298,7 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
 
     def request_finished_all_groups(self, request: Any,
                                     block_ids: Tuple[List[int], ...]) -> Tuple[bool, Optional[Dict[str, Any]]]:
+        self._note_updates()
         return False, self._scheduler.finished(request, block_ids) if self._scheduler is not None else None
 
     def has_pending_push_work(self) -> bool:
@@ -290,6 +306,7 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         return self._scheduler is not None and (self._scheduler.has_unsent_stores() or self._scheduler.has_held_pages())
 
     def reset_cache(self) -> bool:
+        self._note_updates()
         if self._scheduler is not None:
             self._scheduler.reset()
         return True

@@ -47,5 +47,10 @@ class HeldPages:
         self._count -= len(blocks)
         self._pool.free_blocks(reversed(blocks))
 
+    def is_cache_empty(self) -> bool:
+        """Whether vLLM has no page in use, and none that a prompt could find. Page 0 is in use always."""
+        return (self._pool is not None and len(self._pool.cached_block_hash_to_block) == 0 and
+                self._pool.get_num_free_blocks() == self._pool.num_gpu_blocks - 1)
+
     def __bool__(self) -> bool:
         return bool(self._jobs)

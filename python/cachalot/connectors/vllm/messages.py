@@ -84,6 +84,7 @@ class Store:
 class StepMetadata(KVConnectorMetadata):
     loads: List[Load] = field(default_factory=list)
     stores: List[Store] = field(default_factory=list)
+    voids_loads: bool = False  # those that have begun in earlier steps bring what is of no use any more
 
 
 class NoStep(KVConnectorMetadata):

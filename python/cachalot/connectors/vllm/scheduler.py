@@ -18,6 +18,7 @@ from cachalot.connectors.vllm.options import Options
 from cachalot.connectors.vllm.reasons import why_no_hits
 from cachalot.connectors.vllm.storage import Question, StorageQuestions
 from cachalot.connectors.access.weights import digest_of_folder, state_of_folder
+from cachalot.connectors.vllm import weight_updates
 
 #: Until a miss is explained, the pool's namespaces are read at most so often.
 _EXPLAIN_PAUSE_S = 10.0
@@ -28,17 +29,24 @@ _PROMISE_S = 1.0
 _PROMISED_AGE_S = 0.02  # a client may promise what it likes: a lookup in each step would slow the others
 #: In kv_transfer_params: so many tokens of the prompt are in the pool, or on their way.
 _STORED_TOKENS = "cachalot_stored_tokens"
+#: There, as vLLM's OffloadingConnector takes them: a request takes no more tokens from the pool, beside those that the
+#: engine has itself, and stores no more of its first ones.
+_MOST_LOADED, _MOST_STORED = "max_load_tokens", "max_offload_tokens"
 
 
 @dataclass
 class _Request:
     request: Any  # vllm.v1.request.Request
     adapter: bytes  # digest of its LoRA adapter, and the engine's era; empty: none
+    reloads: int = 0  # of its adapter, when the request came
+    most_loaded: float = math.inf  # blocks
+    most_stored: float = math.inf
     keys: bytearray = field(default_factory=bytearray)
     shared: int = 0  # leading blocks that are in the pool, or on their way
     attempt: int = 0
     is_stored_again: bool = False
     may_load: bool = True
+    may_store: bool = True
     is_loading: bool = False
     found: Tuple[int, int, float] = (-1, 0, 0.0)  # of so many blocks, so many were in the pool, when
     plan: Optional[Tuple[int, int]] = None  # blocks [first, last) that the last lookup promised
@@ -72,8 +80,24 @@ class _Request:
 
 @dataclass
 class _Adapter:
-    state: Any  # of its files
-    digest: bytes
+    state: Any  # of its path and files, and how often it was replaced; None: it is shared with no engine
+    digest: Optional[bytes]
+
+
+def _params_of(request: Any) -> Dict[str, Any]:
+    return getattr(request, "kv_transfer_params", None) or {}
+
+
+def _limit(params: Dict[str, Any], name: str, block_tokens: int) -> float:
+    """In blocks. It comes from outside, so what is no number of tokens is no limit, as in vLLM."""
+    value = params.get(name)
+    is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return value // block_tokens if is_number else math.inf
+
+
+def _reloads_of(request: Any) -> int:
+    lora = getattr(request, "lora_request", None)
+    return 0 if lora is None else weight_updates.reloads(lora.lora_int_id)
 
 
 class SchedulerSide:
@@ -87,8 +111,11 @@ class SchedulerSide:
         self._may_load, self._may_store, self._is_async = may_load, may_store, is_async
         self._requests: Dict[str, _Request] = {}
         self._ending: Dict[str, _Request] = {}  # finished before their synchronous load was answered
-        self._adapters: Dict[int, _Adapter] = {}  # lora_int_id: its files
+        self._adapters: Dict[int, _Adapter] = {}  # by lora_int_id
+        self._adapter_files: Dict[str, Any] = {}  # path: what was there first; vLLM's own blocks are found by the path
         self._era = b""  # after reset(): random, so that no block of before is found
+        self._is_stale = False  # the weights were updated, and vLLM still has KV of before
+        self._voids_loads = False
         self._doubtful: Dict[str, int] = {}  # request with a synchronous load: workers that have not answered
         self._workers = workers
         self._held = HeldPages(workers)
@@ -105,29 +132,43 @@ class SchedulerSide:
     def _request(self, request: Any) -> _Request:
         state = self._requests.get(request.request_id)
         if state is None:
-            state = self._requests[request.request_id] = _Request(request, self._adapter_of(request) + self._era)
-            tokens = (getattr(request, "kv_transfer_params", None) or {}).get(_STORED_TOKENS)
+            state = self._requests[request.request_id] = self._new_state(request)
+            tokens = _params_of(request).get(_STORED_TOKENS)
             state.promised = tokens // self._block_tokens if isinstance(tokens, int) else 0
         return state
 
-    def _adapter_of(self, request: Any) -> bytes:
+    def _new_state(self, request: Any, **kept: Any) -> _Request:
+        """kept: of the request's state before."""
+        adapter = self._adapter_of(request)
+        state = _Request(request, (adapter or b"") + self._era, _reloads_of(request), **kept)
+        params = _params_of(request)
+        state.most_loaded = _limit(params, _MOST_LOADED, self._block_tokens)
+        state.most_stored = _limit(params, _MOST_STORED, self._block_tokens)
+        state.may_load, state.may_store = (may and adapter is not None for may in (state.may_load, state.may_store))
+        return state
+
+    def _adapter_of(self, request: Any) -> Optional[bytes]:
+        """None: the blocks of this adapter are shared with no engine, this one included."""
         lora = getattr(request, "lora_request", None)
         if lora is None:
             return b""
-        known, state = self._adapters.get(lora.lora_int_id), None
+        if getattr(lora, "load_inplace", False):
+            weight_updates.note_reload(lora.lora_int_id)
+        known, state, digest = self._adapters.get(lora.lora_int_id), None, None
         try:
-            state = state_of_folder(lora.lora_path)
-            if known is not None and known.state == state:
+            files = state_of_folder(lora.lora_path)
+            now = lora.lora_path, files, weight_updates.reloads(lora.lora_int_id)
+            if known is not None and known.state == now:
                 return known.digest
-            if known is not None:
-                state = None  # for good: its blocks are not even this engine's
-                raise OSError("its files have changed, and which of them a worker has loaded is not known")
-            digest = digest_of_folder(lora.lora_path, self._options.weights == "all").encode()
+            others = weight_updates.first_files(lora.lora_int_id), self._adapter_files.setdefault(lora.lora_path, files)
+            if known is not None or now[2] != 0 or any(other not in (None, files) for other in others):
+                raise OSError("its path or its files have changed, and which of them a worker has loaded is not known")
+            state, digest = now, digest_of_folder(lora.lora_path, self._options.weights == "all").encode()
             self._log.info("adapter %s: %s; only engines with the same files share its blocks", lora.lora_name,
                            hashlib.sha256(digest).hexdigest()[:16])
         except OSError as error:
             self._log.warning("adapter", "the adapter %s is shared with no engine: %s", lora.lora_name, error)
-            digest = os.urandom(KEY_BYTES)
+            weight_updates.note_reload(lora.lora_int_id)  # so are the blocks that its requests compute from now on
         self._adapters[lora.lora_int_id] = _Adapter(state, digest)
         return digest
 
@@ -201,13 +242,14 @@ class SchedulerSide:
 
     def matched(self, request: Any, computed_tokens: int, may_wait: bool = True) -> Tuple[Optional[int], bool]:
         """None tokens: vLLM asks again in the next step. may_wait: for blocks that are on their way into the pool."""
-        if not self._may_load:
+        if not self._is_fresh() or not self._may_load:
             return 0, False
         state = self._request(request)
         state.plan = None
         # One token at least is computed: its logits are needed.
         blocks = min(state.update_keys(), (request.num_tokens - 1) // self._block_tokens)
         first = computed_tokens // self._block_tokens
+        blocks = int(min(blocks, first + state.most_loaded))
         state.asked = max(blocks - first, 0)
         if not state.may_load or blocks <= first:
             return 0, False
@@ -284,6 +326,10 @@ class SchedulerSide:
     def _store(self, state: _Request, blocks: int, tables: Tuple[List[int], ...]) -> Optional[Store]:
         """Of a request whose first `blocks` blocks are computed."""
         first = state.shared
+        # After a reload of its adapter, a request's new blocks are another adapter's than its first ones.
+        if not state.may_store or state.reloads != _reloads_of(state.request):
+            return None
+        blocks = int(min(blocks, state.most_stored))
         if first >= blocks or any(len(table) < blocks for table in tables):
             return None
         room = self._held.room(self._options.store_held) // len(tables)
@@ -302,10 +348,10 @@ class SchedulerSide:
 
     def step(self, output: Any) -> StepMetadata:
         """What the workers do in this step."""
-        metadata = StepMetadata(self._loads, self._last_stores)
-        self._loads, self._last_stores = [], []
+        metadata = StepMetadata(self._loads, self._last_stores, self._voids_loads)
+        self._loads, self._last_stores, self._voids_loads = [], [], False
         self._doubtful.update((load.request, self._workers) for load in metadata.loads if not load.is_async)
-        if not self._may_store or self._doubtful:
+        if not self._may_store or self._doubtful or not self._is_fresh():
             return metadata
         computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
         cached = output.scheduled_cached_reqs
@@ -362,18 +408,34 @@ class SchedulerSide:
     # --- Requests ----------------------------------------------------------------------------------
 
     def added(self, request: Any) -> None:
+        self._is_fresh()
         self._request(request)
 
     def reset(self) -> None:
         """The engine's weights may be others now: it shares nothing with what was stored before, nor with others."""
+        self._begin_era()
+        self._log.info("the engine's caches were reset: until it starts again, it shares with no other engine")
+
+    def weights_changed(self) -> None:
+        """As reset(); and nothing is shared until vLLM's own cache has nothing of before, which could get into the pool
+        as if it were new."""
+        self._begin_era()
+        self._is_stale = self._voids_loads = True
+        self._log.info("the weights were updated (%s): until it starts again, this engine shares with no other one",
+                       weight_updates.last())
+
+    def _is_fresh(self) -> bool:
+        if self._is_stale:
+            self._is_stale = not self._held.is_cache_empty()
+        return not self._is_stale
+
+    def _begin_era(self) -> None:
         self._era = os.urandom(KEY_BYTES)
         for request_id, state in self._requests.items():
-            self._requests[request_id] = _Request(state.request, self._adapter_of(state.request) + self._era,
-                                                  attempt=state.attempt + 1, may_load=state.may_load,
-                                                  is_loading=state.is_loading, asked=state.asked, load=state.load,
-                                                  right=state.right, stored=state.stored, is_allocated=state.is_allocated,
-                                                  is_counted=state.is_counted)
-        self._log.info("the engine's caches were reset: until it starts again, it shares with no other engine")
+            self._requests[request_id] = self._new_state(
+                state.request, attempt=state.attempt + 1, may_load=state.may_load, may_store=state.may_store,
+                is_loading=state.is_loading, asked=state.asked, load=state.load, right=state.right, stored=state.stored,
+                is_allocated=state.is_allocated, is_counted=state.is_counted)
 
     def finished(self, request: Any, tables: Tuple[List[int], ...]) -> Optional[Dict[str, Any]]:
         """Returns what a prefill's answer tells the decode engine."""
@@ -382,7 +444,7 @@ class SchedulerSide:
             self._ending[request.request_id] = state  # the workers have not answered yet
         elif state is not None and state.is_allocated:
             self._count(state)
-        if state is None or not self._may_store or state.is_loading or self._doubtful:
+        if state is None or not self._may_store or state.is_loading or self._doubtful or not self._is_fresh():
             return None
         # Of a request that was aborted, not all that is scheduled is computed.
         if request.status.name not in ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED"):
@@ -391,7 +453,7 @@ class SchedulerSide:
         store = self._store(state, blocks, tables)
         if store is not None:
             self._last_stores.append(store)
-        if not (getattr(request, "kv_transfer_params", None) or {}).get("do_remote_decode"):
+        if not _params_of(request).get("do_remote_decode"):
             return None
         return {_STORED_TOKENS: state.shared * self._block_tokens}
 

@@ -185,6 +185,11 @@ class WorkerSide:
         else:  # the whole request is computed
             self._failed.add(load.request)
 
+    def void_loads(self) -> None:
+        """What they bring was computed with other weights than this engine's now. Their copies may still be in flight."""
+        for pending in self._pending.values():
+            pending.is_lost = True
+
     def _poll(self) -> None:
         for request, pending in list(self._pending.items()):
             if all(call.done() for _, _, _, _, call in pending.calls):

@@ -25,6 +25,7 @@ from cachalot.connectors.access.attachment import Attachment
 from cachalot.connectors.access.keeper import SharedKeeper
 from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.access.group import UnsupportedCacheError
+from cachalot.connectors.vllm import weight_updates
 from cachalot.connectors.vllm.options import Options, parse
 from cachalot.connectors.vllm.tier.jobs import Job, JobThreads
 from cachalot.connectors.vllm.tier.names import Asked, Order, group_of, hashes_of
@@ -102,6 +103,7 @@ class CachalotTier(SecondaryTierManager):
             group.group_id.to_bytes(4, "big"): group.tokens_per_block * offloading_spec.blocks_per_chunk
             for group in offloading_spec.config.groups
         }
+        self._updates = weight_updates.count()
         self._keeper: Optional[SharedKeeper] = None
         self._attachment: Optional[Attachment] = None
         self._loads = JobThreads("cachalot-tier-load", self._options.workers, self._run_load)
@@ -130,6 +132,15 @@ class CachalotTier(SecondaryTierManager):
 
     # --- Scheduler ---------------------------------------------------------------------------------
 
+    def _client(self) -> Optional[Client]:
+        """None: there is no pool now; or the weights were updated. The primary tier may keep chunks of before, and gives
+        them to this one like others, so after an update the tier has nothing any more."""
+        if self._attachment is None:
+            return None
+        if self._updates != weight_updates.count():
+            self._attachment.end(f"the weights were updated ({weight_updates.last()})")
+        return self._attachment.get()
+
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         return RequestOffloadingContext()
 
@@ -137,7 +148,7 @@ class CachalotTier(SecondaryTierManager):
         self._orders.pop(req_context.req_id, None)
         with self._lock:
             asked = self._asked.pop(req_context.req_id, None)
-        client = self._attachment.get() if self._attachment is not None else None
+        client = self._client()
         if asked is None or client is None:
             return
         try:
@@ -146,7 +157,7 @@ class CachalotTier(SecondaryTierManager):
             self._lost(client, "count", error)
 
     def lookup(self, key: bytes, req_context: ReqContext) -> LookupResult:
-        client = self._attachment.get() if self._attachment is not None else None
+        client = self._client()
         with self._lock:
             asked = self._asked.get(req_context.req_id)
             if asked is None:
@@ -161,6 +172,7 @@ class CachalotTier(SecondaryTierManager):
             return LookupResult.MISS
 
     def submit_load(self, job_metadata: TransferJob) -> None:
+        self._client()
         self._loads.put(self._job_of(job_metadata))
 
     def submit_store(self, job_metadata: TransferJob) -> None:
@@ -170,7 +182,7 @@ class CachalotTier(SecondaryTierManager):
             # One job alone always has: a long prompt can be more than the share.
             has_room = self._held == 0 or self._held + count <= self._options.store_held * self._rows.shape[0]
             self._held += count
-        if self._attachment is None or self._attachment.get() is None:
+        if self._client() is None:
             self._store_ends(job, 0, count)
         elif not has_room:
             self._count("skipped_stores", count)
@@ -218,6 +230,8 @@ class CachalotTier(SecondaryTierManager):
             self._load(job, good)
         except Exception as error:  # the job must be answered: its slots are reserved
             self._log.warning("load", "a load failed, its chunks are computed: %s", error)
+        if self._updates != weight_updates.count():
+            good.clear()  # chunks of before
         bad = [i for i in range(len(job.keys)) if i not in good]
         with self._lock:
             asked = self._asked.get(job.request)

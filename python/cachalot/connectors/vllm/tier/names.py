@@ -11,6 +11,7 @@ import vllm
 
 from cachalot import KvGeometry
 from cachalot.connectors.access.group import Group, UnsupportedCacheError
+from cachalot.connectors.vllm import weight_updates
 from cachalot.connectors.vllm.namespace import Identity
 from cachalot.connectors.vllm.options import Options
 
@@ -40,6 +41,7 @@ def group_of(offloading_spec: Any, row_bytes: int, options: Options) -> Group:
     A chunk holds the KV of all layers and of all ranks. Raises UnsupportedCacheError.
     """
     config, engine = offloading_spec.config, engine_config(offloading_spec)
+    weight_updates.watch_workers(engine)
     if getattr(engine, "lora_config", None) is not None:
         raise UnsupportedCacheError("LoRA under the tier, which is not told a request's adapter: CachalotConnector")
     identity = Identity(engine, options.weights == "all", options.salt)

@@ -46,6 +46,7 @@ class TransferStep(KVConnectorMetadata):
     offers: List[Offer] = field(default_factory=list)
     declines: List[Dict[str, Any]] = field(default_factory=list)  # references that are not needed
     withdraws: bool = False  # all offers that are open
+    voids_loads: bool = False  # those that have begun in earlier steps bring what is of no use any more
 
 
 @dataclass

@@ -265,6 +265,10 @@ class TransferScheduler:
         self._step.withdraws = True
         self._log.info("the engine's caches were reset: until it starts again, it hands nothing over and takes nothing")
 
+    def weights_changed(self) -> None:
+        self.reset()
+        self._step.voids_loads = True
+
     def has_unsent_stores(self) -> bool:
         return bool(self._step.offers or self._step.declines or self._step.withdraws)
 

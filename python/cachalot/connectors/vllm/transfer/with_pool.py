@@ -44,6 +44,10 @@ class PooledStep(KVConnectorMetadata):
     def withdraws(self) -> bool:
         return self.transfer.withdraws
 
+    @property
+    def voids_loads(self) -> bool:
+        return self.pool.voids_loads
+
 
 @dataclass
 class PooledAnswer(KVConnectorWorkerMetadata):
@@ -113,6 +117,10 @@ class PooledTransferScheduler:
         for side in self._sides:
             side.reset()
 
+    def weights_changed(self) -> None:
+        for side in self._sides:
+            side.weights_changed()
+
     def has_unsent_stores(self) -> bool:
         return any(side.has_unsent_stores() for side in self._sides)
 
@@ -140,6 +148,10 @@ class PooledTransferWorker:
 
     def note_step(self, has_loads: bool) -> None:
         self._pool.note_step(has_loads)
+
+    def void_loads(self) -> None:
+        for side in self._sides:
+            side.void_loads()
 
     def begin_loads(self, loads: Tuple[List[Load], List[Ask]]) -> None:
         for side, of_side in zip(self._sides, loads):

@@ -154,6 +154,11 @@ class TransferWorker:
         self._bad_pages.update(pending.ask.pages)
         self._answer.failed_asks.add(request)
 
+    def void_loads(self) -> None:
+        """What they bring was computed with other weights than this engine's now."""
+        for request, pending in list(self._pending.items()):
+            self._end(request, pending, {"state": "failed", "error": "the weights were updated", "bytes": 0})
+
     def take_results(self) -> Tuple[Set[str], Set[str]]:
         self._poll()
         finished, self._finished = self._finished, set()
