@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-TOKENS = 1500
+#: One token is computed after a hit: a wrong state cannot be forgotten before the answer begins.
+TOKENS = 11 * 128 + 1
 BLOCK = 128
 FULL = (TOKENS - 1) // BLOCK * BLOCK
 
