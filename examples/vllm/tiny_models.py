@@ -74,6 +74,17 @@ def _deepseek():
         tie_word_embeddings=False)
 
 
+def _lfm2():
+    from transformers import Lfm2Config, Lfm2ForCausalLM
+
+    # vLLM 0.32 asks for the names of older configurations, too.
+    return Lfm2ForCausalLM, Lfm2Config(
+        hidden_size=256, intermediate_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+        layer_types=["conv", "full_attention", "conv", "full_attention"], vocab_size=512, max_position_embeddings=8192,
+        initializer_range=_RANGE, tie_word_embeddings=False, block_auto_adjust_ff_dim=False, conv_L_cache=3, conv_dim=256,
+        block_dim=256, block_multiple_of=256, block_ffn_dim_multiplier=1.0)
+
+
 MODELS = {
     "llama": (_llama, 1),
     "llama-retrained": (_llama, 2),  # other weights, all else equal
@@ -84,6 +95,7 @@ MODELS = {
     "gemma3": (_gemma3, 1),
     "deepseek": (_deepseek, 1),
     "qwen3": (_qwen3, 1),
+    "lfm2": (_lfm2, 1),
 }
 
 

@@ -64,6 +64,20 @@ def test_after_an_update_of_the_weights_nothing_old_is_found_and_nothing_new_is_
     assert answer["tokens"] == engines(old).answer([prompt(2, TOKENS)])["tokens"]
 
 
+def test_what_was_computed_on_old_pages_does_not_come_back_after_a_flush(models, engines, pools, prompt):
+    pool = pools(512 << 10, 600)
+    old, new = models(), models("llama-retrained")
+    engine = engines(old, {"pool": pool.path})
+    begin, whole = prompt(1, TOKENS), prompt(1, TOKENS) + prompt(2, TOKENS)
+    engine.answer([begin])
+    assert engine.answer([], update=str(new), flush=False)["update"], engine.text()[-3000:]
+    engine.answer([whole])
+    assert engine.answer([], flush=True)["flush"]
+    engine.answer([begin])
+    answer = engine.answer([whole])
+    assert answer["tokens"] == engines(new).answer([whole])["tokens"], from_pool(answer)
+
+
 def test_a_flush_alone_keeps_what_the_pool_has(stage, prompt):
     stage.engine.answer([prompt(3, TOKENS)])
     assert stage.engine.answer([], flush=True)["flush"]

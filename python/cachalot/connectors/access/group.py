@@ -26,6 +26,7 @@ class Group:
     window: int  # tokens; 0: all
     order: str = "layer_first"  # of a block in the pool
     share_tp: int = 0  # as Client takes it
+    state_tokens: int = 0  # of a group with state: tokens of a block, at whose end the state is; 0: a token has its own KV
 
     @property
     def namespace(self) -> str:
@@ -51,4 +52,9 @@ class Group:
 
     @property
     def block_tokens(self) -> int:
-        return self.geometry.block_tokens
+        return self.state_tokens or self.geometry.block_tokens
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a block in the pool is what the layers keep of all tokens up to the block's end."""
+        return self.state_tokens != 0

@@ -171,8 +171,9 @@ class CachalotLinker(UnifiedCacheLinker):
         return has_all
 
     def _load(self, keys: List[str], slots: torch.Tensor) -> bool:
+        self._note_update()  # since the lookup
         client, cache = self._attachment.get_with()
-        if client is None:
+        if client is None or self._is_stale:
             return False
         try:
             loaded = client.load(cache, self._hashes(keys), pages_of(slots, self._page_tokens), timeout=self.options.load_timeout,

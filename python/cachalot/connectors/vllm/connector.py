@@ -115,7 +115,8 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         return SchedulerSide(
             self._options, list(places.values()), groups[0].block_tokens, parallel.world_size,
             may_load=transfer.is_kv_consumer, may_store=transfer.is_kv_producer,
-            is_async=self._options.load == "async" or len(groups) > 1 or groups[0].window != 0, log=self._log)
+            is_async=self._options.load == "async" or len(groups) > 1 or groups[0].window != 0,
+            log=self._log, state_groups=frozenset(group.number for group in groups if group.has_state))
 
     # --- Transfer ----------------------------------------------------------------------------------
 
@@ -201,7 +202,8 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         is_first = self._groups[0].geometry.is_first_replica
         return WorkerSide(self._options, [attachments[group.namespace] for group in self._groups], is_first, self._log,
                           is_first_rank=self._rank() == Rank(0), caches=described,
-                          streams=streams_of(described[0].device))
+                          streams=streams_of(described[0].device),
+                          first_kv_group=next(group.number for group in self._groups if not group.has_state))
 
     def _step(self) -> Any:
         """What the scheduler's side says; None: it has none."""

@@ -100,8 +100,47 @@ def _blocks(group: Group, parts: Tuple[_Part, ...], tokens: int, shape: Any) -> 
     return parts, split
 
 
+def _describe_states(group: Group, states: List[List[Any]]) -> Cache:
+    """states: the tensors of each layer, whose page lies in one piece: [page, ...] each."""
+    half, layers = group.geometry.head_dim, []
+    page = states[0][0].stride(0) * states[0][0].element_size()
+    for tensors in states:
+        if any(device_of(tensor) is not None for tensor in tensors):
+            raise UnsupportedCacheError("a model with state layers on a GPU")
+        at = tensors[0].data_ptr()
+        for tensor in tensors:
+            item = tensor.element_size()
+            if (tensor.data_ptr(), tensor.stride(0) * item) != (at, page) or not tensor[0].is_contiguous():
+                raise UnsupportedCacheError("a state whose tensors do not follow each other")
+            at += tensor[0].numel() * item
+        size = at - tensors[0].data_ptr()
+        if size != 2 * half and not (len(tensors) == 1 and 2 * half < size <= page):  # one tensor may have the padding
+            raise UnsupportedCacheError(f"a state of {size} bytes in tensors of shape {tuple(tensors[0].shape)}, "
+                                        f"expected {2 * half},")
+        layers.append(_bytes_from(tensors[0], (len(tensors[0]) - 1) * page + 2 * half))
+    strides = [PartStrides(tensor=0, layer_tensors=1 if len(layers) > 1 else 0, offset=offset, page=page, head=half,
+                           token=half) for offset in (0, half)]
+    return Cache(dict(layout=None, tensors=layers, pages=len(states[0][0]), strides=strides))
+
+
+def _tensors_of(cache: Any) -> List[Any]:
+    """vLLM gives one tensor or several for a layer's state."""
+    return list(cache) if isinstance(cache, (list, tuple)) else [cache]
+
+
+def _bytes_from(tensor: Any, size: int) -> Any:
+    """So many bytes of a tensor's storage, from its first element on."""
+    import torch
+
+    storage = tensor.untyped_storage()
+    whole = torch.empty(0, dtype=torch.int8).set_(storage)
+    return whole[tensor.data_ptr() - storage.data_ptr() :][:size]
+
+
 def describe(group: Group, caches: Dict[str, Any]) -> Cache:
     """caches: vLLM's tensor of each layer. Raises UnsupportedCacheError."""
+    if group.has_state:
+        return _describe_states(group, [_tensors_of(caches[name]) for name in group.layers])
     tensors: List[Any] = [caches[name] for name in group.layers]
     device = device_of(tensors[0])
     if any(device_of(tensor) != device for tensor in tensors):

@@ -62,6 +62,26 @@ def _block_order(kv_cache_config: Any) -> str:
     return "layer_first_packed_hnd" if name.index("H") < name.index("N") else "layer_first_packed"
 
 
+def _state_geometry(spec: Any, layers: int, parallel: Any) -> KvGeometry:
+    """A layer's state as bytes: two halves, in the place of keys and values of one token."""
+    if spec.mamba_cache_mode != "align":
+        raise UnsupportedCacheError(f"state layers with mamba_cache_mode={spec.mamba_cache_mode}, expected align,")
+    if spec.num_speculative_blocks:
+        raise UnsupportedCacheError("speculative decoding with state layers")
+    if parallel.tensor_parallel_size != 1 or parallel.pipeline_parallel_size != 1:
+        raise UnsupportedCacheError("a model with state layers on several ranks")
+    size = spec.real_page_size_bytes
+    if size % 2:
+        raise UnsupportedCacheError(f"a state of {size} bytes")
+    return KvGeometry(attention="grouped", layers=layers, dtype="i8", block_tokens=1, kv_heads=1, head_dim=size // 2)
+
+
+def _state_identity(spec: Any) -> str:
+    """What the geometry of bytes does not tell."""
+    kind = getattr(spec.mamba_type, "name", spec.mamba_type)
+    return f" state={short(f'{kind} {spec.shapes} {spec.dtypes} {spec.block_size}')}"
+
+
 def _geometry(spec: Any, layers: int, rank: Rank, parallel: Any, model_config: Any) -> KvGeometry:
     name = type(spec).__name__
     if name not in ("FullAttentionSpec", "SlidingWindowSpec", "MLAAttentionSpec"):
@@ -159,12 +179,22 @@ class Identity:
         model = f"vllm/1 {self.text()} layers={layers_of_all} order={order}"
         for number, group in enumerate(kv_cache_config.kv_cache_groups):
             layers = names[number]
-            geometry = _geometry(group.kv_cache_spec, len(layers), rank, parallel, self._config.model_config)
+            spec = group.kv_cache_spec
+            if type(spec).__name__ == "MambaSpec":
+                if self._share_tp:
+                    raise UnsupportedCacheError("share_tp with state layers")
+                geometry = _state_geometry(spec, len(layers), parallel)
+                groups.append(Group(number, layers, geometry, model + _state_identity(spec), 0,
+                                    state_tokens=spec.block_size))
+                continue
+            geometry = _geometry(spec, len(layers), rank, parallel, self._config.model_config)
             # With the hybrid manager switched off, a window is a property of the computation only.
-            window = getattr(group.kv_cache_spec, "sliding_window", None) or 0
+            window = getattr(spec, "sliding_window", None) or 0
             block_order = "layer_first" if geometry.attention == "latent" else order
             share_tp = model_heads(geometry) if self._share_tp == "auto" else int(self._share_tp)
             if share_tp:
                 geometry.head_group(share_tp)  # refuses what does not fit
             groups.append(Group(number, layers, geometry, model, window, block_order, share_tp))
+        if all(group.has_state for group in groups):
+            raise UnsupportedCacheError("a model of state layers only")
         return groups

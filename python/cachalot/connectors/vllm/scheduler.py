@@ -5,7 +5,7 @@ import math
 import os
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
 import numpy as np
 
@@ -104,9 +104,16 @@ class SchedulerSide:
     """Threads: vLLM's scheduler only."""
 
     def __init__(self, options: Options, places: List[Tuple[Attachment, int]], block_tokens: int, workers: int,
-                 may_load: bool, may_store: bool, is_async: bool, log: RateLimitedLog) -> None:
-        """places: where a block must be to count as a hit: each namespace of a rank, with the number of a group."""
+                 may_load: bool, may_store: bool, is_async: bool, log: RateLimitedLog,
+                 state_groups: FrozenSet[int] = frozenset()) -> None:
+        """places: where a block must be to count as a hit: each namespace of a rank, with the number of a group.
+        state_groups: those with state, which a hit needs for its last block only. Without pages of their own in a store
+        of several blocks."""
         self._options, self._places, self._log = options, places, log
+        self._state_places = [place for place in places if place[1] in state_groups]
+        self._kv_places = [place for place in places if place[1] not in state_groups]
+        self._state_groups = state_groups
+        self._groups = len({group for _, group in places})
         self._block_tokens = block_tokens
         self._may_load, self._may_store, self._is_async = may_load, may_store, is_async
         self._requests: Dict[str, _Request] = {}
@@ -124,7 +131,8 @@ class SchedulerSide:
         self._last_stores: List[Store] = []  # of requests that have finished
         self._next_explanation = 0.0
         self._stats = ConnectorStats()
-        self._storage = StorageQuestions(places, options.storage_wait, log)
+        # The storage brings leading blocks, and states have gaps.
+        self._storage = StorageQuestions(places, 0 if self._state_places else options.storage_wait, log)
 
     def bind_pages(self, block_pool: Any) -> None:
         self._held.bind(block_pool)
@@ -182,7 +190,7 @@ class SchedulerSide:
             return found
         keys = bytes(memoryview(state.keys)[: blocks * KEY_BYTES])
         found = blocks
-        for attachment, group in self._places:
+        for attachment, group in self._kv_places:
             client = attachment.get()
             try:
                 found = client.lookup(hashes_of(keys, group)[:found]) if client is not None else 0
@@ -192,12 +200,31 @@ class SchedulerSide:
                 found = 0
             if found == 0:
                 break
+        if self._state_places:
+            found = self._last_state(keys, found)
         state.found = (blocks, found, now)
         self._stats.add("lookups", 1)
         self._stats.add("lookup_seconds", time.monotonic() - now)
         if found == 0 and now >= self._next_explanation:
             self._explain_miss(now)
         return found
+
+    def _last_state(self, keys: bytes, blocks: int) -> int:
+        """How many of these blocks a hit may have: the last one's end is where all groups with state have theirs."""
+        clients = [(attachment, attachment.get(), hashes_of(keys, group)) for attachment, group in self._state_places]
+        for last in range(blocks, 0, -1):
+            for attachment, client, hashes in clients:
+                try:
+                    is_there = client is not None and client.lookup(hashes[last - 1 : last]) == 1
+                except Exception as error:  # whatever it is, the request is computed
+                    attachment.failed(client, error)
+                    self._log.warning("lookup", "a lookup failed: %s", error)
+                    return 0
+                if not is_there:
+                    break
+            else:
+                return last
+        return 0
 
     def _explain_miss(self, now: float) -> None:
         """Once: a pool that others fill and that has nothing for this engine puzzles its user."""
@@ -330,6 +357,8 @@ class SchedulerSide:
         if not state.may_store or state.reloads != _reloads_of(state.request):
             return None
         blocks = int(min(blocks, state.most_stored))
+        # Which page has a block's state is not in the table: _state_stores().
+        tables = tuple([0] * blocks if group in self._state_groups else table for group, table in enumerate(tables))
         if first >= blocks or any(len(table) < blocks for table in tables):
             return None
         room = self._held.room(self._options.store_held) // len(tables)
@@ -345,6 +374,27 @@ class SchedulerSide:
         state.shared = blocks
         tokens = state.request.all_token_ids[first * self._block_tokens : blocks * self._block_tokens]
         return Store(self._next_job, state.request.request_id, state.attempt, chain, np.array(tokens, np.uint32))
+
+    def _state_stores(self, offers: Dict[str, List[Tuple[int, int, int]]], groups: int) -> List[Store]:
+        """offers: of each request, the group and page that have the state after so many tokens when the step is done."""
+        stores = []
+        for request_id, offered in offers.items():
+            state = self._requests.get(request_id)
+            if state is None or not state.may_store or state.reloads != _reloads_of(state.request):
+                continue
+            for group, page, tokens in offered:
+                block = tokens // self._block_tokens - 1
+                if tokens % self._block_tokens or page == 0 or block >= min(state.update_keys(), state.most_stored):
+                    continue
+                if self._held.room(self._options.store_held) < 1:
+                    self._stats.add("skipped_stores", 1)
+                    continue
+                key = bytes(state.keys[block * KEY_BYTES : (block + 1) * KEY_BYTES])
+                pages = tuple([page if number == group else 0] for number in range(groups))
+                self._next_job += 1
+                self._held.hold_pages(self._next_job, [page])
+                stores.append(Store(self._next_job, request_id, state.attempt, Chain(key, pages)))
+        return stores
 
     def step(self, output: Any) -> StepMetadata:
         """What the workers do in this step."""
@@ -368,6 +418,8 @@ class SchedulerSide:
             store = self._store(state, blocks, tables) if tables is not None else None
             if store is not None:
                 metadata.stores.append(store)
+        if self._state_places:
+            metadata.stores += self._state_stores(output.kv_connector_block_state.boundary_state_offloads, self._groups)
         return metadata
 
     def answered(self, answer: Optional[StepAnswer], loaded: Any) -> None:

@@ -64,12 +64,15 @@ class WorkerSide:
     """Threads: vLLM's worker, and its own thread for stores."""
 
     def __init__(self, options: Options, attachments: List[Attachment], stores: bool, log: RateLimitedLog,
-                 is_first_rank: bool = True, caches: Optional[List[Cache]] = None, streams: Any = None) -> None:
+                 is_first_rank: bool = True, caches: Optional[List[Cache]] = None, streams: Any = None,
+                 first_kv_group: int = 0) -> None:
         """attachments: of each group. What each has made is the cache of each of its groups. None: this worker's cache is
         not supported; it answers that all has failed, because the scheduler may not know.
-        caches: of each group; None: a page is a block. streams: of the device that has the pages."""
+        caches: of each group; None: a page is a block. streams: of the device that has the pages.
+        first_kv_group: the one whose blocks are stored with their tokens."""
         self.options, self.attachments, self.log = options, attachments, log
         self._splits = [cache.split for cache in caches] if caches is not None else [1] * len(attachments)
+        self._first_kv_group = first_kv_group
         self._streams = streams if streams is not None else NoStreams()
         self._load_mark: Any = None
         self._has_said_over = False
@@ -227,7 +230,9 @@ class WorkerSide:
             return False
         stream = self._streams.behind(mark) if mark is not None else None
         for group, attachment in enumerate(self.attachments):
-            tokens = store.tokens if group == 0 and self._is_first_rank else None
+            if store.chain.from_page(group) == len(store.chain):
+                continue
+            tokens = store.tokens if group == self._first_kv_group and self._is_first_rank else None
             is_complete &= self._copy_group(store.chain, group, attachment, tokens, stream)
         with self._lock:
             self._stats.add("stores", 1)
