@@ -1,7 +1,6 @@
 """Fixtures: SGLang engines, pools and models, which end with the test."""
 
 import os
-import random
 import sys
 from pathlib import Path
 
@@ -9,8 +8,8 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "engines"))
-from engine_process import EngineProcess, Pool  # noqa: E402
-from tiny_models import make  # noqa: E402
+import fixtures  # noqa: E402
+from engine_process import EngineProcess, Pool  # noqa: E402,F401
 
 
 class Engine(EngineProcess):
@@ -27,42 +26,7 @@ class Engine(EngineProcess):
         super().__init__(HERE / "engine.py", given, {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})})
 
 
-@pytest.fixture(scope="session")
-def models(tmp_path_factory):
-    folder = Path(os.environ.get("CACHALOT_SGLANG_MODELS") or tmp_path_factory.mktemp("models"))
-    return lambda name="llama": make(folder, name)
-
-
-@pytest.fixture
-def engines():
-    made = []
-
-    def start(*positional, **named):
-        made.append(Engine(*positional, **named))
-        return made[-1]
-
-    yield start
-    for engine in made:
-        engine.close()
-
-
-@pytest.fixture
-def pools():
-    made = []
-
-    def start(block_bytes=1 << 20, blocks=256, *flags, path=None):
-        made.append(Pool(path or f"/dev/shm/cachalot_sglang_{os.getpid()}_{len(made)}", block_bytes, blocks, *flags))
-        return made[-1]
-
-    yield start
-    for pool in made:
-        pool.close()
-
-
-@pytest.fixture
-def prompt():
-    def draw(seed, tokens=1500):
-        source = random.Random(seed)
-        return [source.randrange(3, 250) for _ in range(tokens)]
-
-    return draw
+models = pytest.fixture(fixtures.models_in("CACHALOT_SGLANG_MODELS"), scope="session")
+engines = pytest.fixture(fixtures.closed_at_the_end(Engine))
+pools = pytest.fixture(fixtures.pools_of("sglang"))
+prompt = pytest.fixture(fixtures.prompt)

@@ -86,3 +86,27 @@ def test_a_hit_ends_at_the_last_block_with_the_state_of_all_groups(states, last)
                               lora_request=None)
     assert side.matched(request, 0) == (last * BLOCK, bool(last))
     assert side.matched(request, last * BLOCK) == (0, False)
+
+
+@pytest.mark.parametrize("limit, reloads, blocks", [(None, 0, [2, 4]), (3 * BLOCK, 0, [2]), (0, 0, []), (None, 1, [])])
+def test_a_state_is_stored_if_its_request_may_store_the_block(monkeypatch, limit, reloads, blocks):
+    """The request's states of group 0 lie in the pages 7, 8 and 9. The third one is not at a block's end."""
+    scheduler = importlib.import_module("cachalot.connectors.vllm.scheduler")
+    messages = importlib.import_module("cachalot.connectors.vllm.messages")
+    options = importlib.import_module("cachalot.connectors.vllm.options").parse({"pool": "/dev/shm/none"})
+    log = importlib.import_module("cachalot.connectors.access.log").RateLimitedLog(logging.getLogger())
+    digests = [bytes([number]) * 32 for number in range(1, 7)]
+    side = scheduler.SchedulerSide(options, [(StatePool(), 0), (StatePool(), 1)], BLOCK, 1, may_load=True, may_store=True,
+                                   is_async=True, log=log, state_groups=frozenset((0,)))
+    side.bind_pages(SimpleNamespace(num_gpu_blocks=100, blocks=list(range(100)), touch=lambda pages: None))
+    request = SimpleNamespace(request_id="a", block_hashes=digests, num_tokens=6 * BLOCK + 1, lora_request=None,
+                              kv_transfer_params={"max_offload_tokens": limit})
+    side.added(request)
+    monkeypatch.setattr(scheduler, "_reloads_of", lambda _: reloads)
+    offers = {"a": [(0, 7, 2 * BLOCK), (0, 8, 4 * BLOCK), (0, 9, 4 * BLOCK + 1)], "unknown": [(0, 5, BLOCK)]}
+    step = SimpleNamespace(scheduled_new_reqs=[], num_scheduled_tokens={}, kv_connector_block_state=SimpleNamespace(
+        boundary_state_offloads=offers), scheduled_cached_reqs=SimpleNamespace(req_ids=[], num_computed_tokens=[]))
+    keys = bytes(messages.keys_of(digests))
+    stores = side.step(step).stores
+    assert [store.chain.keys for store in stores] == [keys[16 * (block - 1) : 16 * block] for block in blocks]
+    assert [store.chain.pages for store in stores] == [([page], [0]) for page in (7, 8)[: len(blocks)]]
