@@ -1,6 +1,7 @@
 #include "storage/catalogue.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace cachalot::storage {
 
@@ -158,10 +159,16 @@ std::vector<ObjectKey> Catalogue::take_coldest(std::uint64_t bytes, const Object
 }
 
 std::vector<ObjectKey> Catalogue::keys() const {
-  const std::lock_guard lock(mutex_);
+  std::vector<std::pair<std::uint64_t, ObjectKey>> added;
+  {
+    const std::lock_guard lock(mutex_);
+    added.reserve(numbers_.size());
+    for (const auto& [key, node] : numbers_) added.emplace_back(nodes_[node].addition, key);
+  }
+  std::ranges::sort(added, {}, &std::pair<std::uint64_t, ObjectKey>::first);
   std::vector<ObjectKey> keys;
-  keys.reserve(numbers_.size());
-  for (const auto& [key, node] : numbers_) keys.push_back(key);
+  keys.reserve(added.size());
+  for (const auto& [addition, key] : added) keys.push_back(key);
   return keys;
 }
 

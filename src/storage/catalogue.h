@@ -65,7 +65,7 @@ class Catalogue {
   // @return their keys
   std::vector<ObjectKey> take_coldest(std::uint64_t bytes, const ObjectKey* protect);
 
-  // All that are known.
+  // All that are known, in the order in which they were added: parents first.
   std::vector<ObjectKey> keys() const;
   // Never wait: a keeper's thread asks every few milliseconds.
   std::uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }

@@ -103,6 +103,17 @@ TEST(CatalogueTest, WhatWasAddedAgainAfterTheMarkStays) {
   EXPECT_EQ(catalogue.remove(key_of(2)).size(), 3u);
 }
 
+TEST(CatalogueTest, KeysComeWithParentsFirst) {
+  Catalogue catalogue(Limits{});
+  std::vector<ObjectKey> keys;
+  for (std::uint64_t i = 100; i >= 1; --i) {
+    EXPECT_TRUE(catalogue.add(head_of(i, i == 100 ? 0 : i + 1)));
+    keys.push_back(key_of(i));
+  }
+  EXPECT_TRUE(catalogue.touch(key_of(100)));
+  EXPECT_EQ(catalogue.keys(), keys);
+}
+
 RC_GTEST_PROP(CatalogueTest, StaysValidUnderAnyCalls, ()) {
   Catalogue catalogue({.bytes = 3000, .objects = 25});
   const int steps = *rc::gen::inRange(1, 300);

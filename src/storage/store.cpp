@@ -164,8 +164,10 @@ Status Store::fill_catalogue(bool is_first, const std::function<bool()>& is_stop
   return {};
 }
 
-// What was known before the listing, and is not in it, is gone: a server may have lost its memory. As soon as the first
-// of a chain is forgotten, the archiver may put the others again: those were added after the mark, and stay.
+// What was known before the listing, and is not in it, is gone: a server may have lost its memory. Meanwhile the archiver
+// puts again what is forgotten already. Parents come first, so the lost part of a chain goes in one step; what is put
+// again after it was added after the mark, and stays.
+// @param before  parents first
 void Store::forget_lost(std::span<const ObjectKey> before, std::uint64_t mark,
                         const std::unordered_set<ObjectKey>& listed) {
   std::uint64_t lost = 0;
