@@ -21,7 +21,7 @@
 //   2. start() counts only bytes that are in this process's memory: L3's answer is never trusted before its bytes
 //      have arrived and were verified (client.h).
 //   3. Calls wait for L3 only in wait_ready(), and without L2 in start() and grow(); for copies between L1 and L2 only
-//      in start(), grow() and wait_layer().
+//      in start() and grow(), and where L1 is no GPU's in wait_layer().
 //
 // L1 is memory of this process, or of a GPU (device.cuda_device). Copies of a GPU's run on streams of the library: loads
 // after the work that is on device.cuda_stream at start(), copies to L2 and L3 after the work that is on it at commit().
@@ -228,8 +228,10 @@ class TieredCache {
   // @errors kNoSpace: L1 is full of pages of open requests; close one, and start again; kNotFound; as RankGroup;
   //         kIo: a copy of the GPU's failed; kInvalidArgument: device.cuda_stream is being captured
   Result<TierStart> start(RequestId request);
-  // Returns when `layer` of all cached tokens is in L1. @errors kInvalidArgument: not started, or no such layer;
-  // kIo: a copy of the GPU's failed
+  // Returns when `layer` of all cached tokens is in L1. On a GPU: when its copy is on a stream, and device.cuda_stream
+  // follows it: what is put there from now on sees the layer. What runs elsewhere has to wait for that stream.
+  // @errors kInvalidArgument: not started, no such layer, or device.cuda_stream is being captured; kIo: a copy of the
+  //         GPU's failed. One that fails after this call is said by commit() or the next start()
   Status wait_layer(RequestId request, std::uint32_t layer);
   // Takes pages until they are enough for so many tokens. @return all pages of the request
   // @errors kNoSpace: as start()

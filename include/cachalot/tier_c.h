@@ -55,6 +55,7 @@ typedef struct cachalot_tier_start_result {
 CACHALOT_API cachalot_code cachalot_tier_start(cachalot_tier* tier, uint64_t request,
                                                cachalot_tier_start_result* result, uint32_t* pages,
                                                size_t room, size_t* page_count);
+/* On a GPU it does not wait for the copy: the stream of the cache follows it. */
 CACHALOT_API cachalot_code cachalot_tier_wait_layer(cachalot_tier* tier, uint64_t request,
                                                     uint32_t layer);
 /* As start: all pages of the request. Where they do not fit, the request may have grown. */

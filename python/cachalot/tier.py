@@ -295,7 +295,8 @@ class Request:
         return Start(result.cached_tokens, result.device_tokens, result.host_tokens, result.shared_tokens, pages[: count.value])
 
     def wait_layer(self, layer: int) -> None:
-        """Returns when the layer of all cached tokens is in L1."""
+        """Returns when the layer of all cached tokens is in L1. On a GPU: when the stream of open() follows its copy; what is put on
+        that stream from now on sees the layer, and what runs elsewhere has to wait for the stream."""
         self._call("wait_layer", vmm._count("layer", layer, 2**32 - 1))
 
     def grow(self, tokens: int) -> List[int]:

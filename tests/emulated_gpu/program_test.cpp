@@ -22,9 +22,10 @@ std::set<std::string> names_of(const nlohmann::json& json) {
 TEST_F(OnEmulatedGpu, AttentionOverRangesAndPagesComesOutTheSame) {
   const Outcome outcome = run({"bench", "attention", "--quick", "--repeats", "1", "--json", "-"});
   expect_done(outcome);
-  EXPECT_EQ(names_of(outcome.json()),
-            (std::set<std::string>{"2x150/contiguous/per_layer", "2x150/contiguous/folded",
-                                   "2x150/paged", "2x150/gathered_pages"}));
+  EXPECT_EQ(
+      names_of(outcome.json()),
+      (std::set<std::string>{"2x150/contiguous/per_layer", "2x150/contiguous/folded",
+                             "2x150/contiguous/plain", "2x150/paged", "2x150/gathered_pages"}));
 }
 
 // Blocks in memory that is stitched together, looked at by the GPU itself.

@@ -126,6 +126,7 @@ def tiers(stream):
                 start = request.start()
                 for layer in range(3):
                     request.wait_layer(layer)
+                assert fake.cuStreamSynchronize(ctypes.c_void_p(stream.cuda_stream)) == 0
                 pages = start.pages[:10]
                 if first in computed:
                     assert (start.cached_tokens, start.host_tokens) == (40, 40), start

@@ -72,18 +72,21 @@ class AttentionBench {
       CACHALOT_TRY_ASSIGN(sets[i], open_set(layout, budget));
       CACHALOT_TRY_ASSIGN(ranges[i], place_in_ranges(*sets[i]));
     }
-    GpuMemory pool, staging;
+    GpuMemory plain, pool, staging;
+    CACHALOT_TRY_ASSIGN(plain, gpu_.allocate(load.kv_bytes()));
+    CACHALOT_TRY_ASSIGN(const Placed in_plain, place_in_plain(plain));
     CACHALOT_TRY_ASSIGN(pool, gpu_.allocate(load.layers * pages() * page_bytes()));
     CACHALOT_TRY_ASSIGN(const Placed paged, place_in_pages(pool));
     CACHALOT_TRY_ASSIGN(staging, gpu_.allocate(load.kv_bytes() / load.layers));
     CACHALOT_TRY_ASSIGN(const Placed gathered, place_gathered(staging));
     for (const Placed* const placed :
-         std::array<const Placed*, 3>{&ranges[0], &ranges[1], &paged}) {
+         std::array<const Placed*, 4>{&ranges[0], &ranges[1], &in_plain, &paged}) {
       CACHALOT_TRY(fill(*placed));
     }
 
     std::vector<Way> ways = {{"contiguous/per_layer", &ranges[0]},
                              {"contiguous/folded", &ranges[1]},
+                             {"contiguous/plain", &in_plain},
                              {"paged", &paged},
                              {"gathered_pages", &paged, &gathered}};
     CACHALOT_TRY(compare(ways));
@@ -153,6 +156,20 @@ class AttentionBench {
     for (std::uint32_t layer = 0; layer < load_.layers; ++layer) {
       const auto key = set.layout().view(layer, 0), value = set.layout().view(layer, 1);
       placed.layers.push_back({at, nullptr, key.offset, value.offset, key.stride, 0, 1, 0});
+    }
+    return placed;
+  }
+  // One allocation of the driver's: what a range is compared with.
+  Result<Placed> place_in_plain(const GpuMemory& plain) {
+    const std::uint64_t part = load_.tokens * load_.row_bytes(),
+                        layer_bytes = 2 * part * load_.requests;
+    std::vector<std::uint64_t> bases;
+    for (std::uint32_t r = 0; r < load_.requests; ++r) bases.push_back(plain.at() + r * 2 * part);
+    CACHALOT_TRY_ASSIGN(const std::uint64_t* const at, table(bases));
+    Placed placed{"plain", {}};
+    for (std::uint32_t layer = 0; layer < load_.layers; ++layer) {
+      const std::uint64_t first = layer * layer_bytes;
+      placed.layers.push_back({at, nullptr, first, first + part, load_.row_bytes(), 0, 1, 0});
     }
     return placed;
   }
@@ -310,9 +327,10 @@ class AttentionBench {
   }
 
   void add(const std::vector<Way>& ways) {
-    double paged = 0;
+    double paged = 0, plain = 0;
     for (const Way& way : ways) {
       if (way.name == "paged") paged = median_of(way.us);
+      if (way.name == "contiguous/plain") plain = median_of(way.us);
     }
     for (const Way& way : ways) {
       const Spread spread = spread_of(way.us);
@@ -320,6 +338,7 @@ class AttentionBench {
       Row row{load_.name() + "/" + way.name, spread.median, "us",
               is_paged ? "" : "the same kernel over pages", is_paged ? 0 : paged};
       add_spread(row, spread);
+      row.extras.emplace_back("of_plain", spread.median / plain);
       row.extras.emplace_back("us_per_token", spread.median / load_.requests);
       row.extras.emplace_back("kv_gb_s",
                               static_cast<double>(load_.kv_bytes()) * 1e-3 / spread.median);
@@ -358,7 +377,8 @@ Status bench_attention(const Settings& settings, Report& report) {
               ": one decode step of Llama-3-8B's attention, REQUESTSxTOKENS, all layers, in "
               "microseconds; kv_gb_s: keys and values read; memory_gb_s: a copy on the GPU");
   report.note(
-      "contiguous: vTensor ranges as they are; paged: pages of 16 tokens by their table; "
+      "contiguous: vTensor ranges as they are, and one plain allocation; of_plain: the time beside "
+      "that one; paged: pages of 16 tokens by their table; "
       "gathered_pages: copied to contiguous memory first");
   report.note("all ways have the same results, bit by bit");
   return {};

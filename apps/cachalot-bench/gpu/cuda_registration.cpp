@@ -13,6 +13,8 @@
 namespace cachalot::apps::bench {
 namespace {
 
+constexpr const char* kHugetlb = "hugetlb";  // reserved huge pages, which few machines have
+
 struct Kind {
   const char* name;
   const char* path;  // the process's number is appended
@@ -21,7 +23,8 @@ struct Kind {
 constexpr std::array kKinds = {Kind{"memfd", "memfd:bench_register", true},
                                Kind{"memfd/small_pages", "memfd:bench_register", false},
                                Kind{"tmpfs", "shm:cachalot_bench_register.", true},
-                               Kind{"tmpfs/small_pages", "shm:cachalot_bench_register.", false}};
+                               Kind{"tmpfs/small_pages", "shm:cachalot_bench_register.", false},
+                               Kind{kHugetlb, "/dev/hugepages/cachalot_bench_register.", true}};
 
 struct Times {
   std::vector<double> register_ms, unregister_ms, own_ms;
@@ -50,6 +53,8 @@ Result<Times> measure(const Settings& settings, kv::CudaDevice& device, const Ki
   for (std::uint32_t i = 0; i < rounds; ++i) {
     CACHALOT_TRY_ASSIGN(const os::Mapping memory, make_memory(kind, bytes));
     times.pages = memory.page_mode();
+    if (kind.name == kHugetlb && times.pages != os::PageMode::kHugetlb)
+      return Error::make(Code::kUnsupported, "/dev/hugepages is no hugetlbfs");
     std::uint64_t begin = now_ns();
     CACHALOT_TRY(device.register_pool(memory.data(), bytes));
     times.register_ms.push_back(ms_since(begin));

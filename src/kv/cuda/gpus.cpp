@@ -97,10 +97,14 @@ Result<StreamMark> Gpu::mark(gpu::Stream stream) const {
   return mark;
 }
 
-Result<StreamLoan> Gpu::borrow_behind(const StreamMark& mark) {
+Status Gpu::follow(gpu::Stream stream, const StreamMark& mark) const {
   const CudaDevice::Entered entered(*device_);
   CACHALOT_TRY(status_of_refusal(entered.status()));
-  const gpu::Driver& driver = device_->driver();
+  return status_of_refusal(device_->check(
+      device_->driver().stream_wait_event(stream, mark.event_, 0), "cuStreamWaitEvent"));
+}
+
+Result<StreamLoan> Gpu::borrow_behind(const StreamMark& mark) {
   gpu::Stream stream = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -110,13 +114,14 @@ Result<StreamLoan> Gpu::borrow_behind(const StreamMark& mark) {
     }
   }
   if (stream == nullptr) {
+    const CudaDevice::Entered entered(*device_);
+    CACHALOT_TRY(status_of_refusal(entered.status()));
     const Result<gpu::Stream> made = device_->make_stream();
     if (!made) return error_of_refusal(made.error());
     stream = *made;
   }
   StreamLoan loan(this, stream);
-  CACHALOT_TRY(status_of_refusal(
-      device_->check(driver.stream_wait_event(stream, mark.event_, 0), "cuStreamWaitEvent")));
+  CACHALOT_TRY(follow(stream, mark));
   return loan;
 }
 

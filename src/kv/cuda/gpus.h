@@ -113,6 +113,8 @@ class Gpu {
 
   // @errors as the driver's
   Result<StreamMark> mark(gpu::Stream stream) const;
+  // What is put on the stream from now on runs after the mark, of this GPU. @errors as the driver's
+  Status follow(gpu::Stream stream, const StreamMark& mark) const;
   // A stream whose next work runs after the mark.
   Result<StreamLoan> borrow_behind(const StreamMark& mark);
 

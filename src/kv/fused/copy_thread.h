@@ -115,29 +115,51 @@ CACHALOT_HOST_DEVICE inline UnitPlace unit_place(const Item& item, std::uint64_t
           static_cast<std::uint32_t>(last - first)};
 }
 
-template <Direction kDirection, class Memory>
-CACHALOT_HOST_DEVICE void copy_item(const Item& item, std::uint32_t lane, std::uint32_t lanes,
-                                    Memory& memory) {
+// Loads all units before it stores the first.
+// @param place_of  (k) -> UnitPlace of the k-th
+template <Direction kDirection, class Memory, class PlaceOf>
+CACHALOT_HOST_DEVICE void copy_units(Memory& memory, PlaceOf place_of) {
   constexpr bool kGathers = kDirection == Direction::kGather;
   using From = SideOf<!kGathers, Memory>;
   using To = SideOf<kGathers, Memory>;
-  const std::uint64_t units =
-      (item.pool_offset % kUnitBytes + item.bytes + kUnitBytes - 1) / kUnitBytes;
-  for (std::uint64_t first = lane; first < units; first += std::uint64_t{kUnitsAtOnce} * lanes) {
-    UnitPlace place[kUnitsAtOnce];
-    Unit unit[kUnitsAtOnce];
-    CACHALOT_UNROLL
-    for (std::uint32_t k = 0; k < kUnitsAtOnce; ++k) {
-      place[k] = unit_place(item, first + std::uint64_t{k} * lanes);
-      if (place[k].bytes == 0) continue;
-      unit[k] = load_unit<From>(memory, kGathers ? place[k].engine : place[k].pool, place[k].bytes);
-    }
-    CACHALOT_UNROLL
-    for (std::uint32_t k = 0; k < kUnitsAtOnce; ++k) {
-      if (place[k].bytes == 0) continue;
-      store_unit<To>(memory, kGathers ? place[k].pool : place[k].engine, unit[k], place[k].bytes);
-    }
+  UnitPlace place[kUnitsAtOnce];
+  Unit unit[kUnitsAtOnce];
+  CACHALOT_UNROLL
+  for (std::uint32_t k = 0; k < kUnitsAtOnce; ++k) {
+    place[k] = place_of(k);
+    if (place[k].bytes == 0) continue;
+    unit[k] = load_unit<From>(memory, kGathers ? place[k].engine : place[k].pool, place[k].bytes);
   }
+  CACHALOT_UNROLL
+  for (std::uint32_t k = 0; k < kUnitsAtOnce; ++k) {
+    if (place[k].bytes == 0) continue;
+    store_unit<To>(memory, kGathers ? place[k].pool : place[k].engine, unit[k], place[k].bytes);
+  }
+}
+
+CACHALOT_HOST_DEVICE inline std::uint64_t units_of(const Item& item) {
+  return (item.pool_offset % kUnitBytes + item.bytes + kUnitBytes - 1) / kUnitBytes;
+}
+
+template <Direction kDirection, class Memory>
+CACHALOT_HOST_DEVICE void copy_item(const Item& item, std::uint32_t lane, std::uint32_t lanes,
+                                    Memory& memory) {
+  const std::uint64_t units = units_of(item);
+  for (std::uint64_t first = lane; first < units; first += std::uint64_t{kUnitsAtOnce} * lanes) {
+    copy_units<kDirection>(memory, [&](std::uint32_t k) {
+      return unit_place(item, first + std::uint64_t{k} * lanes);
+    });
+  }
+}
+
+// Two short items as one, or a lane would have half as much in flight.
+template <Direction kDirection, class Memory>
+CACHALOT_HOST_DEVICE void copy_pair(const Item& one, const Item& other, std::uint32_t lane,
+                                    std::uint32_t lanes, Memory& memory) {
+  constexpr std::uint32_t kHalf = kUnitsAtOnce / 2;
+  copy_units<kDirection>(memory, [&](std::uint32_t k) {
+    return unit_place(k < kHalf ? one : other, lane + std::uint64_t{k % kHalf} * lanes);
+  });
 }
 
 // Zeros behind a block's last byte, to the end of its line: where the last byte's piece goes on.
@@ -159,11 +181,20 @@ CACHALOT_HOST_DEVICE void copy_thread(const CallView& call, std::uint64_t thread
                                       std::uint64_t threads, Memory& memory) {
   const std::uint64_t workers = threads / call->lanes;
   const auto lane = static_cast<std::uint32_t>(thread % call->lanes);
-  for (std::uint64_t i = thread / call->lanes; i < call->items; i += workers) {
-    const Item item = item_of(call, i);
-    if (item.bytes == 0) continue;
-    copy_item<kDirection>(item, lane, call->lanes, memory);
-    if (kDirection == Direction::kGather) pad(call, item, lane, call->lanes, memory);
+  for (std::uint64_t i = thread / call->lanes; i < call->items; i += 2 * workers) {
+    const Item one = item_of(call, i);
+    const Item other = i + workers < call->items ? item_of(call, i + workers) : Item{};
+    const std::uint64_t most = std::uint64_t{kUnitsAtOnce / 2} * call->lanes;
+    if (units_of(one) <= most && units_of(other) <= most) {
+      copy_pair<kDirection>(one, other, lane, call->lanes, memory);
+    } else {
+      copy_item<kDirection>(one, lane, call->lanes, memory);
+      copy_item<kDirection>(other, lane, call->lanes, memory);
+    }
+    if (kDirection == Direction::kGather) {
+      if (one.bytes != 0) pad(call, one, lane, call->lanes, memory);
+      if (other.bytes != 0) pad(call, other, lane, call->lanes, memory);
+    }
   }
 }
 

@@ -57,6 +57,7 @@ class TierEngine {
   TierEngine& operator=(const TierEngine&) = delete;
 
   TieredCache& cache() { return *cache_; }
+  gpu::Stream stream() const { return stream_; }
   const KvGeometry& geometry() const { return geometry_; }
 
   // Serves a prompt from open() to close(). Every cached byte is checked.

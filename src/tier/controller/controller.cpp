@@ -246,7 +246,10 @@ Status Controller::wait_layer(RequestId id, std::uint32_t layer) {
   const std::uint64_t begin = base::SteadyClock::read();
   Status outcome;
   for (const auto& load : loads) {
-    const Status loaded = load->wait_layer(layer);
+    const Result<Mark> arrival = load->wait_layer(layer);
+    const Status loaded = !arrival              ? Status(arrival.error())
+                          : *arrival == nullptr ? Status()
+                                                : copies_->follow(*arrival);
     if (outcome) outcome = loaded;
   }
   if (!loads.empty()) {

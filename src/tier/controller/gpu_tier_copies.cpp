@@ -108,6 +108,11 @@ Result<Mark> GpuTierCopies::mark() const {
   return Mark(std::make_shared<kv::StreamMark>(std::move(mark)));
 }
 
+Status GpuTierCopies::follow(const Mark& mark) const {
+  CACHALOT_TRY(check());
+  return gpu_->follow(stream(), *mark);
+}
+
 GpuTierCopies::Copies GpuTierCopies::copies_of(std::span<const SlotPair> blocks) const {
   Copies copies;
   const std::uint32_t pages = device_.pages_per_block();
@@ -128,9 +133,10 @@ GpuTierCopies::Copies GpuTierCopies::copies_of(std::span<const SlotPair> blocks)
   return copies;
 }
 
-// All layers are launched at once: the GPU goes from one to the next without this thread.
+// All layers are launched at once: the GPU goes from one to the next without this thread. The mark of a layer is taken when
+// its copy is on the stream and the next one is not, so what follows the mark waits for no later layer.
 Status GpuTierCopies::try_load(std::span<const SlotPair> blocks, const Mark& mark,
-                               const std::function<void()>& finish_layer) {
+                               const FinishLayer& finish_layer) {
   const Copies copies = copies_of(blocks);
   CACHALOT_TRY_ASSIGN(kv::StreamLoan loan, gpu_->borrow_behind(*mark));
   std::vector<kv::PendingCopy> layers;
@@ -141,10 +147,11 @@ Status GpuTierCopies::try_load(std::span<const SlotPair> blocks, const Mark& mar
     CACHALOT_TRY_ASSIGN(kv::PendingCopy copy,
                         engine_->start_scatter(copies.blocks, loan.stream(), {layer, layer + 1}));
     layers.push_back(std::move(copy));
+    CACHALOT_TRY_ASSIGN(kv::StreamMark arrival, gpu_->mark(loan.stream()));
+    finish_layer(std::make_shared<kv::StreamMark>(std::move(arrival)));
   }
   for (kv::PendingCopy& layer : layers) {
     CACHALOT_TRY(gpu_->note(layer.wait(kv::WaitBy::kSleeping)));
-    finish_layer();
   }
   loan.note_empty();
   load_bandwidth_.add(block_bytes() * blocks.size(), base::SteadyClock::read() - begin);
@@ -172,7 +179,7 @@ Status GpuTierCopies::fail_for_good(const Status& outcome) {
 }
 
 Status GpuTierCopies::load(std::span<const SlotPair> blocks, const Mark& mark,
-                           const std::function<void()>& finish_layer) {
+                           const FinishLayer& finish_layer) {
   CACHALOT_TRY(check());
   return fail_for_good(gpu_->note(try_load(blocks, mark, finish_layer)));
 }

@@ -3,8 +3,10 @@
 //
 // 1. A load begins after the mark: what the engine's stream did before with the pages, it has done. A backup begins
 //    after the mark of the last commit: what it copies is computed.
-// 2. A copy is waited for before its slots are given away. So no two copies of a slot are in flight.
-// 3. After a failure the GPU's memory is not used any more, and L2 and its registration stay until the process ends,
+// 2. A layer of a load is said to be there as soon as its copy is launched: the engine's stream follows the copy's event,
+//    and no thread of the engine waits for PCIe.
+// 3. A copy is waited for before its slots are given away. So no two copies of a slot are in flight.
+// 4. After a failure the GPU's memory is not used any more, and L2 and its registration stay until the process ends,
 //    because a copy may be in flight.
 #pragma once
 
@@ -41,7 +43,8 @@ class GpuTierCopies final : public TierCopies {
   Status check() const override;
   Result<Mark> mark() const override;
   Status load(std::span<const SlotPair> blocks, const Mark& mark,
-              const std::function<void()>& finish_layer) override;
+              const FinishLayer& finish_layer) override;
+  Status follow(const Mark& mark) const override;
   Status back_up(std::span<const SlotPair> blocks, const Mark& mark) override;
 
  private:
@@ -57,7 +60,7 @@ class GpuTierCopies final : public TierCopies {
   Status lay_out();
   Copies copies_of(std::span<const SlotPair> blocks) const;
   Status try_load(std::span<const SlotPair> blocks, const Mark& mark,
-                  const std::function<void()>& finish_layer);
+                  const FinishLayer& finish_layer);
   Status try_back_up(std::span<const SlotPair> blocks, const Mark& mark);
   Status fail_for_good(const Status& outcome);
   gpu::Stream stream() const;

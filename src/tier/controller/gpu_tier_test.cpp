@@ -3,6 +3,10 @@
 #include <cachalot/tier.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <future>
+
 #include "testing/client/tier_engine.h"
 
 namespace cachalot::client {
@@ -126,6 +130,36 @@ TEST_F(GpuTier, ALoadFollowsTheWorkThatHadThePagesBefore) {
   engine.compute(third, start->pages, 0);
   ASSERT_TRUE(engine.cache().close(*request));
   EXPECT_EQ(engine.serve(first).host_tokens, 20u);
+}
+
+// The copies wait for work of the engine's, and the copier's thread for the copies: meanwhile the engine goes on, and what
+// its stream does then comes after each layer.
+TEST_F(GpuTier, TheStreamFollowsALayerAndTheThreadDoesNotWaitForIt) {
+  TierEngine engine(local_options(4), 8, 1, &machine_);
+  const Tokens prompt = prompt_of(1, 5);
+  engine.serve(prompt);
+  ASSERT_TRUE(engine.cache().flush(kLongNs));
+  engine.serve(prompt_of(2, 5));
+  ASSERT_TRUE(engine.cache().flush(kLongNs));
+  std::promise<void> may_go_on;
+  std::atomic<bool> was_late = false;
+  machine_.fake.on_wait = [&was_late, future = may_go_on.get_future().share()] {
+    if (future.wait_for(std::chrono::seconds(20)) != std::future_status::ready) was_late = true;
+  };
+  machine_.fake.begin(reinterpret_cast<std::uintptr_t>(engine.stream()));
+  const Result<RequestId> request = engine.cache().open(prompt);
+  const Result<TierStart> start = engine.cache().start(*request);
+  ASSERT_TRUE(start);
+  EXPECT_EQ(start->host_tokens, 20u);
+  for (std::uint32_t layer = 0; layer < engine.geometry().layers; ++layer)
+    EXPECT_TRUE(engine.cache().wait_layer(*request, layer));
+  EXPECT_FALSE(was_late);
+  for (std::uint32_t layer = 0; layer < engine.geometry().layers; ++layer)
+    EXPECT_TRUE(engine.holds(prompt, start->pages, start->cached_tokens, layer)) << layer;
+  may_go_on.set_value();
+  EXPECT_TRUE(engine.cache().close(*request));
+  EXPECT_TRUE(engine.cache().flush(kLongNs));
+  machine_.fake.on_wait = nullptr;
 }
 
 TEST_F(GpuTier, AFailedCopyEndsTheTiersAndNothingOfItIsServed) {

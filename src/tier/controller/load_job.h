@@ -1,4 +1,4 @@
-// A load from L2 to L1 in flight: how many layers have arrived.
+// A load from L2 to L1 in flight: which layers have arrived, or, on a GPU, where in a stream they will have.
 #pragma once
 
 #include <condition_variable>
@@ -21,10 +21,11 @@ class LoadJob {
   const std::vector<SlotPair>& blocks() const { return blocks_; }
   const Mark& mark() const { return mark_; }
 
-  void finish_layer() {
+  // One more layer is there for whatever runs after `arrival`. null: it is there
+  void finish_layer(Mark arrival) {
     {
       const std::lock_guard lock(mutex_);
-      ++layers_;
+      arrivals_.push_back(std::move(arrival));
     }
     changed_.notify_all();
   }
@@ -36,11 +37,13 @@ class LoadJob {
     }
     changed_.notify_all();
   }
+  // @return the arrival of `layer`
   // @errors of the load, if it failed before this layer
-  Status wait_layer(std::uint32_t layer) {
+  Result<Mark> wait_layer(std::uint32_t layer) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return layers_ > layer || !outcome_; });
-    return layers_ > layer ? Status() : outcome_;
+    changed_.wait(lock, [&] { return arrivals_.size() > layer || !outcome_; });
+    if (arrivals_.size() <= layer) return outcome_.error();
+    return arrivals_[layer];
   }
 
  private:
@@ -48,7 +51,7 @@ class LoadJob {
   const Mark mark_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::uint32_t layers_ = 0;  // the first ones, which have arrived
+  std::vector<Mark> arrivals_;  // of the first layers
   Status outcome_;
 };
 

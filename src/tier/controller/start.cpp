@@ -200,7 +200,8 @@ void Controller::begin_load(Request& request, Plan& plan, const Mark& mark) {
 }
 
 void Controller::run_load(const std::shared_ptr<LoadJob>& job, NodeId node) {
-  const Status loaded = copies_->load(job->blocks(), job->mark(), [&job] { job->finish_layer(); });
+  const Status loaded = copies_->load(
+      job->blocks(), job->mark(), [&job](Mark arrival) { job->finish_layer(std::move(arrival)); });
   if (!loaded) job->fail(loaded.error());
   const Lock lock(mutex_);
   for (const SlotPair& pair : job->blocks()) loading_[pair.device] = nullptr;

@@ -57,7 +57,7 @@ class HostTierCopies final : public TierCopies {
   }
 
   Status load(std::span<const SlotPair> blocks, const Mark&,
-              const std::function<void()>& finish_layer) override {
+              const FinishLayer& finish_layer) override {
     std::vector<kv::PagePair> pairs;
     pairs.reserve(blocks.size());
     for (const SlotPair& block : blocks) pairs.push_back({block.host, block.device});
@@ -66,7 +66,7 @@ class HostTierCopies final : public TierCopies {
       const std::uint64_t begin = base::SteadyClock::read();
       copy->copy(pairs, {layer, layer + 1});
       load_bandwidth_.add(copy->layer_bytes() * blocks.size(), base::SteadyClock::read() - begin);
-      finish_layer();
+      finish_layer(nullptr);
     }
     return {};
   }

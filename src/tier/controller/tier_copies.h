@@ -65,10 +65,13 @@ class TierCopies {
   // After all work that is on the engine's stream now. @errors as check(), and the driver's
   virtual Result<Mark> mark() const { return Mark(); }
 
+  // Layer by layer: one more is there for whatever runs after the mark. null: it is there
+  using FinishLayer = std::function<void(Mark arrival)>;
   // From L2 to L1, layer by layer, after `mark`. Returns when the last layer is there.
-  // @param finish_layer  is called as soon as one more layer is there
   virtual Status load(std::span<const SlotPair> blocks, const Mark& mark,
-                      const std::function<void()>& finish_layer) = 0;
+                      const FinishLayer& finish_layer) = 0;
+  // What is put on the engine's stream from now on runs after the mark. @errors as check(), and the driver's
+  virtual Status follow(const Mark&) const { return {}; }
   // From L1 to L2, after `mark`. Returns when the bytes are there.
   // @errors the bytes in L2 are void
   virtual Status back_up(std::span<const SlotPair> blocks, const Mark& mark) = 0;
