@@ -40,6 +40,7 @@ GIB = 1 << 30
 MOST_TOKENS = 20000  # of a prompt and its answer
 SHARINGS = ("connector", "tier", "transfer")
 ANSWER = 16  # tokens
+GRAPHS = "FULL_DECODE_ONLY"
 LISTEN = {"tcp": "tcp:127.0.0.1:0", "auto": "auto"}
 NOT_STARTED = 180
 
@@ -102,7 +103,7 @@ def engine_arguments(model, connector, backend, graphs=False):
     if backend:
         given["attention_backend"] = backend
     if graphs:
-        given["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 2, 4]}
+        given["compilation_config"] = {"mode": 0, "cudagraph_mode": GRAPHS, "cudagraph_capture_sizes": [1, 2, 4]}
     return given
 
 
@@ -153,7 +154,7 @@ def be_engine(arguments):
         out.write(json.dumps(words) + "\n")
         out.flush()
 
-    say(ready=time.monotonic() - began)
+    say(ready=time.monotonic() - began, graphs=llm.llm_engine.vllm_config.compilation_config.cudagraph_mode.name)
     for line in sys.stdin:
         asked = json.loads(line)
         if asked.get("reset"):
@@ -242,7 +243,10 @@ class Run:
             self.engines[name] = Engine(name, engine_arguments(model, connector, options.backend, options.graphs), self.logs, self.environment, self.deadline)
         for name in list(self.engines):
             try:
-                self.say(f"{name}: ready after {self.engines[name].take(NOT_STARTED)['ready']:.0f} s")
+                began = self.engines[name].take(NOT_STARTED)
+                self.say(f"{name}: ready after {began['ready']:.0f} s, CUDA graphs: {began['graphs']}")
+                if options.graphs and began["graphs"] != GRAPHS:
+                    self.wrong.append(f"{name}: CUDA graphs: {began['graphs']}, expected {GRAPHS}")
             except (RuntimeError, Late) as error:
                 self.wrong.append(f"{name} did not start: {error}")
                 self.engines.pop(name).close()
@@ -367,7 +371,7 @@ def check(arguments_of_engines):
     for arguments in arguments_of_engines:
         config = EngineArgs(**with_connector(arguments)).create_engine_config()
         graphs = config.compilation_config.cudagraph_mode.name
-        if (graphs == "FULL_DECODE_ONLY") != ("compilation_config" in arguments):
+        if (graphs == GRAPHS) != ("compilation_config" in arguments):
             raise SystemExit(f"{arguments}: CUDA graphs are {graphs}")
         print(f"{config.kv_transfer_config.kv_connector}: {config.model_config.dtype}, {config.cache_config.block_size} tokens a block, graphs {graphs}")
     print(f"vLLM {vllm.__version__}, torch {torch.__version__}, cachalot {cachalot.__version__}: imported and configured")
