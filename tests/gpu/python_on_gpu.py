@@ -231,13 +231,13 @@ class Part:
             request.wait_ready(TIMEOUT_S)
             began = time.perf_counter()
             start = request.start()
-            index = self.gpu.numbers(start.pages[:self.blocks])
-            if late:
-                self.gpu.delay()
             for layer, (tensor, kept) in enumerate(zip(tensors, away)):
                 request.wait_layer(layer)
                 if layer == 0:
                     first = time.perf_counter() - began
+                    index = self.gpu.numbers(start.pages[:self.blocks])  # a copy, which may wait for others
+                    if late:
+                        self.gpu.delay()
                 self.gpu.copy_away(kept, tensor, index)
             return start, first, time.perf_counter() - began
 
@@ -278,7 +278,8 @@ class Part:
         """What one engine has computed comes to another one out of the pool."""
         prompts, count, wanted = range(2), self.blocks + 8, self.blocks * self.tokens
         path = f"/dev/shm/cachalot-python-on-gpu-{os.getpid()}"
-        options = {"pool": path, "host_ratio": 1.5, "write_queue": "4GiB", "prefetch_policy": "wait_complete", "prefetch_threshold": self.tokens}
+        # Half of L2 is the most that fetches may take.
+        options = {"pool": path, "host_ratio": 3, "write_queue": "4GiB", "prefetch_policy": "wait_complete", "prefetch_threshold": self.tokens}
         with self.cachalot.EmbeddedKeeper(pool=path, block_bytes=self.geometry.block_bytes, capacity_blocks=2 * self.blocks + 64):
             kv, one, two = [self.kv_of(number) for number in prompts], self.pages(count), self.pages(count)
             with self.open_tiers(one, count, **options) as cache:
