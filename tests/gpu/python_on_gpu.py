@@ -336,6 +336,11 @@ class Part:
                 takes.release(ask)
                 if status["state"] != "done":
                     return self.expect(False, f"{name}: {status['state']}: {status['error']}")
+                until = time.monotonic() + TIMEOUT_S
+                while offer not in (ended_id for ended_id, _ in gives.ended_offers()):  # its pages are not to be written before
+                    if time.monotonic() > until:
+                        return self.expect(False, f"{name}: the offer of prompt {number} does not end")
+                    time.sleep(0.001)
                 self.gpu.wait()
                 self.compare(here, (self.kv(number, layer, backwards) for layer in range(self.layers)), f"{name}: prompt {number}")
         self.say(f"{name}: {self.bytes / 1e6:.0f} MB in {min(took) * 1e3:.1f} ms: {self.rate(min(took))}")
