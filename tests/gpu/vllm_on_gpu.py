@@ -110,8 +110,8 @@ def engine_arguments(model, connector, backend, graphs=False):
 def connectors(sharing, pool, listen):
     """Of each engine, by its name."""
     if sharing == "transfer":
-        # The longest prompt of an 8B shape is 2 GiB, which all go through the bounce memory.
-        transfer = {"listen": [LISTEN[listen]], "deadline": 60, "bounce": "3GiB"}
+        # Two of the longest prompts of an 8B shape, 2 GiB each: the last offer may not have ended at the next one.
+        transfer = {"listen": [LISTEN[listen]], "deadline": 60, "bounce": "5GiB"}
         return {name: {"kv_connector": "CachalotConnector", "kv_role": role, "kv_connector_module_path": "cachalot.connectors.vllm",
                        "kv_connector_extra_config": {"transfer": transfer}} for name, role in (("first", "kv_producer"), ("second", "kv_consumer"))}
     if sharing == "connector":
