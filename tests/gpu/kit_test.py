@@ -130,7 +130,7 @@ class VllmOnGpu(Rehearsal):
         return self.run_it(PYTHON, script or VLLM / "vllm_on_gpu.py", *arguments, self.results, LD_LIBRARY_PATH=self.driver.name)
 
     def test_the_pack_is_light(self):
-        self.assertEqual({file.name for file in VLLM.iterdir()}, {"vllm.tar.xz", "vllm_on_gpu.py"})
+        self.assertEqual({file.name for file in VLLM.iterdir()}, {"vllm.tar.xz", "vllm_on_gpu.py", "python_on_gpu.py"})
         self.assertLessEqual((VLLM / "vllm.tar.xz").stat().st_size, 50_000_000)
 
     def test_everything_is_imported_and_the_engines_can_be_configured(self):
@@ -139,6 +139,16 @@ class VllmOnGpu(Rehearsal):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("imported and configured", done.stdout)
         self.assert_results_fit()
+
+    def test_the_python_package_is_imported_and_its_parts_say_that_there_is_no_gpu(self):
+        done = self.run_vllm("--check", script=VLLM / "python_on_gpu.py")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("imported; no GPU", done.stdout)
+        self.assert_results_fit()
+        done = self.run_vllm("--only", "tiers,layouts", script=VLLM / "python_on_gpu.py")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        for part in ("tiers", "layouts"):
+            self.assertIn(f"WRONG: {part}: ended with 1: PyTorch finds no GPU", (self.results / "table.txt").read_text())
 
     def test_engines_that_do_not_start_are_named(self):
         done = self.run_vllm("--size", "tiny", "--seconds", "600")

@@ -13,7 +13,7 @@ import unittest
 from pathlib import Path
 
 SOURCE = Path(sys.argv[1]).resolve()
-PACK, SCRIPT = SOURCE / "tools/pack-vllm", SOURCE / "tests/gpu/vllm_on_gpu.py"
+PACK, SCRIPT, PARTS = (SOURCE / each for each in ("tools/pack-vllm", "tests/gpu/vllm_on_gpu.py", "tests/gpu/python_on_gpu.py"))
 
 
 class PackVllm(unittest.TestCase):
@@ -44,8 +44,10 @@ class PackVllm(unittest.TestCase):
 
     def test_the_script_refuses_what_it_cannot_do(self):
         for arguments, words in [(["--lengths", "5"], "'5'; expected numbers of tokens"), (["--lengths", "100,,200"], "'100,,200'"), (["--lengths", "30000"], "19900"),
-                                 (["--seconds", "9"], "'9'; expected 10"), (["--sharing", "both"], "both"), (["a", "b"], "b")]:
+                                 (["--seconds", "9"], "'9'; expected 10"), (["--sharing", "both"], "both"), (["--listen", "here"], "here"), (["a", "b"], "b")]:
             self.assert_refused(self.run_it(sys.executable, SCRIPT, *arguments), words)
+        for arguments, words in [(["--only", "tiers,all"], "'all'; expected some of tiers"), (["--blocks", "1"], "'1'; expected 2 to 480"), (["--seconds", "9"], "'9'")]:
+            self.assert_refused(self.run_it(sys.executable, PARTS, *arguments), words)
         shutil.copy(SCRIPT, self.root)
         (self.root / "vllm.tar.xz").write_text("no archive")
         self.assert_refused(self.run_it(sys.executable, self.root / SCRIPT.name), "vllm.tar.xz")
@@ -60,6 +62,15 @@ class PackVllm(unittest.TestCase):
         self.assertIn("there is no PyTorch here", json.loads((results / "vllm.json").read_text())["wrong"][0])
         self.assertIn("WRONG: model", (results / "table.txt").read_text())
         self.assertEqual(list(Path("/dev/shm").glob("cachalot-vllm-*")), [])
+
+    def test_parts_that_cannot_run_are_named_one_by_one(self):
+        (self.root / "without").mkdir()
+        (self.root / "without/torch.py").write_text("raise ImportError('there is no PyTorch here')\n")
+        done = self.run_it(sys.executable, PARTS, "--only", "tiers,pool", PYTHONPATH=str(self.root / "without"))
+        self.assertEqual(done.returncode, 1, done.stdout)
+        table = (self.root / "python-results/table.txt").read_text()
+        for part in ("check", "tiers", "pool"):
+            self.assertRegex(table, f"(?s)WRONG: {part}: ended with 1: .*there is no PyTorch here")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Two vLLM engines on one GPU share prompts through a pool, beside vLLM's own CPU offloading.
+"""Two vLLM engines on one GPU share prompts through a pool, beside vLLM's own CPU offloading, or hand them over without one.
 
-usage: vllm_on_gpu.py [--seconds N] [--size 8b|3b|tiny] [--lengths 2048,8192,16384] [--sharing connector|tier]
-                      [--backend TRITON_ATTN|FLASH_ATTN] [--check] [RESULTS]
+usage: vllm_on_gpu.py [--seconds N] [--size 8b|3b|tiny] [--lengths 2048,8192,16384] [--sharing connector|tier|transfer]
+                      [--listen tcp|auto] [--graphs] [--backend TRITON_ATTN|FLASH_ATTN] [--check] [RESULTS]
 
 If vllm.tar.xz (tools/pack-vllm) lies beside this file, it is unpacked into a temporary folder and used; otherwise vLLM and
 cachalot are taken from this Python. RESULTS (default: vllm-results) gets table.txt, vllm.json and logs.tar.gz. The script
@@ -9,9 +9,10 @@ ends after N seconds (default: 240). --check needs no GPU: it imports everything
 
 Weights are random, in the shape of a real model: answers mean nothing, but must be equal where the KV cache is. What an
 engine answers after a hit in the pool is compared with what the first engine answers after a hit in its own prefix cache:
-the same kernels at the same shapes, so the same bits.
+the same kernels at the same shapes, so the same bits. With --sharing transfer, a prefill engine hands over what a decode
+engine answers from. --graphs: decode steps are CUDA graphs, without torch.compile, which takes minutes.
 
-Exit 0: all prompts came from the pool, and all answers were equal; 1: not so, or not in time; 2: an argument is wrong, or
+Exit 0: all prompts came from the other engine, and all answers were equal; 1: not so, or not in time; 2: an argument is wrong, or
 something is missing.
 """
 
@@ -37,6 +38,10 @@ SIZES = {"8b": (32, 4096, 32, 14336), "3b": (28, 3072, 24, 8192), "tiny": (4, 51
 KV_HEADS, HEAD, VOCABULARY = 8, 128, 32000
 GIB = 1 << 30
 MOST_TOKENS = 20000  # of a prompt and its answer
+SHARINGS = ("connector", "tier", "transfer")
+ANSWER = 16  # tokens
+GRAPHS = "FULL_DECODE_ONLY"
+LISTEN = {"tcp": "tcp:127.0.0.1:0", "auto": "auto"}
 NOT_STARTED = 180
 
 
@@ -88,8 +93,8 @@ def make_model(folder, size):
 # --- an engine: a child that answers lines of JSON
 
 
-def engine_arguments(model, connector, backend):
-    given = {"model": str(model), "skip_tokenizer_init": True, "enforce_eager": True, "dtype": "bfloat16", "max_model_len": MOST_TOKENS,
+def engine_arguments(model, connector, backend, graphs=False):
+    given = {"model": str(model), "skip_tokenizer_init": True, "enforce_eager": not graphs, "dtype": "bfloat16", "max_model_len": MOST_TOKENS,
              "kv_cache_memory_bytes": 6 * GIB, "gpu_memory_utilization": 0.3, "disable_log_stats": True,
              # What needs packages that are not there: nothing is to be tried.
              "kernel_config": {"enable_flashinfer_autotune": False, "enable_cutedsl_warmup": False, "enable_jit_warmup": False}}
@@ -97,11 +102,18 @@ def engine_arguments(model, connector, backend):
         given["kv_transfer_config"] = connector
     if backend:
         given["attention_backend"] = backend
+    if graphs:
+        given["compilation_config"] = {"mode": 0, "cudagraph_mode": GRAPHS, "cudagraph_capture_sizes": [1, 2, 4]}
     return given
 
 
-def connectors(sharing, pool):
+def connectors(sharing, pool, listen):
     """Of each engine, by its name."""
+    if sharing == "transfer":
+        # Two of the longest prompts of an 8B shape, 2 GiB each: the last offer may not have ended at the next one.
+        transfer = {"listen": [LISTEN[listen]], "deadline": 60, "bounce": "5GiB"}
+        return {name: {"kv_connector": "CachalotConnector", "kv_role": role, "kv_connector_module_path": "cachalot.connectors.vllm",
+                       "kv_connector_extra_config": {"transfer": transfer}} for name, role in (("first", "kv_producer"), ("second", "kv_consumer"))}
     if sharing == "connector":
         ours = {"kv_connector": "CachalotConnector", "kv_role": "kv_both", "kv_connector_module_path": "cachalot.connectors.vllm",
                 "kv_connector_extra_config": {"pool": pool, "create": {"size": "16GiB"}}}
@@ -142,16 +154,21 @@ def be_engine(arguments):
         out.write(json.dumps(words) + "\n")
         out.flush()
 
-    say(ready=time.monotonic() - began)
+    say(ready=time.monotonic() - began, graphs=llm.llm_engine.vllm_config.compilation_config.cudagraph_mode.name)
     for line in sys.stdin:
         asked = json.loads(line)
         if asked.get("reset"):
             say(reset=llm.reset_prefix_cache())
             continue
-        sampling = SamplingParams(temperature=0.0, max_tokens=asked["max_tokens"], ignore_eos=True, detokenize=False)
+        more = {"extra_args": {"kv_transfer_params": asked["params"]}} if asked.get("params") else {}
+        sampling = SamplingParams(temperature=0.0, max_tokens=asked["max_tokens"], ignore_eos=True, detokenize=False, **more)
         began = time.perf_counter()
         done = llm.generate([{"prompt_token_ids": prompt} for prompt in asked["prompts"]], sampling, use_tqdm=False)
-        say(seconds=time.perf_counter() - began, tokens=[list(one.outputs[0].token_ids) for one in done], cached=[one.num_cached_tokens for one in done])
+        took = time.perf_counter() - began
+        if more:  # a server goes on with its steps; here the one that tells the worker of the request's end has to be asked for
+            llm.llm_engine.step()
+        say(seconds=took, tokens=[list(one.outputs[0].token_ids) for one in done], cached=[one.num_cached_tokens for one in done],
+            params=done[0].kv_transfer_params)
 
 
 class Engine:
@@ -221,17 +238,43 @@ class Run:
         return done.returncode == 0
 
     def start_engines(self, model, pool):
-        for name, connector in connectors(self.options.sharing, pool).items():
-            self.engines[name] = Engine(name, engine_arguments(model, connector, self.options.backend), self.logs, self.environment, self.deadline)
+        options = self.options
+        for name, connector in connectors(options.sharing, pool, options.listen).items():
+            self.engines[name] = Engine(name, engine_arguments(model, connector, options.backend, options.graphs), self.logs, self.environment, self.deadline)
         for name in list(self.engines):
             try:
-                self.say(f"{name}: ready after {self.engines[name].take(NOT_STARTED)['ready']:.0f} s")
+                began = self.engines[name].take(NOT_STARTED)
+                self.say(f"{name}: ready after {began['ready']:.0f} s, CUDA graphs: {began['graphs']}")
+                if options.graphs and began["graphs"] != GRAPHS:
+                    self.wrong.append(f"{name}: CUDA graphs: {began['graphs']}, expected {GRAPHS}")
             except (RuntimeError, Late) as error:
                 self.wrong.append(f"{name} did not start: {error}")
                 self.engines.pop(name).close()
         return {"first", "second"} <= self.engines.keys()
 
-    def measure(self, tokens):
+    def hand_over(self, prompt, tokens):
+        """What the prefill engine answers when it offers the prompt, and then the decode engine with so many tokens."""
+        offer = self.engines["first"].ask(prompts=[prompt], max_tokens=1, params={"do_remote_decode": True})
+        if not offer["params"]:
+            raise RuntimeError(f"{len(prompt)} tokens: the first engine offered nothing")
+        return offer, self.engines["second"].ask(prompts=[prompt], max_tokens=tokens, params=offer["params"])
+
+    def measure_transfer(self, tokens):
+        row, first = {"tokens": tokens}, self.engines["first"]
+        self.rows.append(row)
+        equal = []
+        for length in (1, ANSWER):  # another prompt each: only its first answer comes out of the transfer
+            prompt = self.prompt(tokens)
+            offered, got = self.hand_over(prompt, length)
+            own = first.ask(prompts=[prompt], max_tokens=length)
+            equal.append(got["tokens"] == own["tokens"])
+            if length == 1:
+                row.update(computed_ms=offered["seconds"] * 1e3, own_ms=own["seconds"] * 1e3, transfer_ms=got["seconds"] * 1e3)
+            row["transfer_hit"] = min(got["cached"][0], row.get("transfer_hit", tokens))
+        row["equal"] = all(equal)
+        self.judge(row, "transfer")
+
+    def measure_pool(self, tokens):
         prompt, first, second = self.prompt(tokens), self.engines["first"], self.engines["second"]
         row = {"tokens": tokens, "computed_ms": first.ask(prompts=[prompt], max_tokens=1)["seconds"] * 1e3}
         self.rows.append(row)
@@ -241,7 +284,7 @@ class Run:
         row["own_ms"] = first.ask(prompts=[prompt], max_tokens=1)["seconds"] * 1e3
         got = second.ask(prompts=[prompt], max_tokens=1)
         row["pool_ms"], row["pool_hit"] = got["seconds"] * 1e3, got["cached"][0]
-        reference, answer = (engine.ask(prompts=[prompt], max_tokens=16)["tokens"][0] for engine in (first, second))
+        reference, answer = (engine.ask(prompts=[prompt], max_tokens=ANSWER)["tokens"][0] for engine in (first, second))
         row["equal"] = reference == answer
         if "offload" in self.engines:
             offload = self.engines["offload"]
@@ -250,9 +293,13 @@ class Run:
             offload.ask(reset=True)
             got = offload.ask(prompts=[prompt], max_tokens=1)
             row["offload_ms"], row["offload_hit"] = got["seconds"] * 1e3, got["cached"][0]
+        self.judge(row, "pool")
+
+    def judge(self, row, source):
         self.say("  ".join(f"{key} {value:.1f}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()))
-        if row["pool_hit"] < tokens - 32:
-            self.wrong.append(f"{tokens} tokens: {row['pool_hit']} came from the pool")
+        tokens, hit = row["tokens"], row[f"{source}_hit"]
+        if hit < tokens - 32:
+            self.wrong.append(f"{tokens} tokens: {hit} came from the {source}")
         if not row["equal"]:
             self.wrong.append(f"{tokens} tokens: other answers")
 
@@ -269,8 +316,11 @@ class Run:
             for engine in self.engines.values():  # kernels are compiled at their first call
                 for tokens in self.options.lengths:
                     engine.ask(prompts=[self.prompt(tokens)], max_tokens=2)
+            by_transfer = self.options.sharing == "transfer"
+            if by_transfer:  # the first one connects
+                self.hand_over(self.prompt(self.options.lengths[0]), 1)
             for tokens in self.options.lengths:
-                self.measure(tokens)
+                (self.measure_transfer if by_transfer else self.measure_pool)(tokens)
         finally:
             for engine in self.engines.values():
                 engine.close()
@@ -289,7 +339,7 @@ class Run:
         results = self.options.results
         results.mkdir(parents=True, exist_ok=True)
         (results / "table.txt").write_text("\n".join(self.lines) + "\n")
-        (results / "vllm.json").write_text(json.dumps({"size": self.options.size, "sharing": self.options.sharing, "rows": self.rows, "wrong": self.wrong}, indent=1))
+        (results / "vllm.json").write_text(json.dumps({"size": self.options.size, "sharing": self.options.sharing, "graphs": self.options.graphs, "rows": self.rows, "wrong": self.wrong}, indent=1))
         with tarfile.open(results / "logs.tar.gz", "w:gz") as archive:
             archive.add(self.logs, "logs")
         return 1 if self.wrong else 0
@@ -320,7 +370,10 @@ def check(arguments_of_engines):
 
     for arguments in arguments_of_engines:
         config = EngineArgs(**with_connector(arguments)).create_engine_config()
-        print(f"{config.kv_transfer_config.kv_connector}: {config.model_config.dtype}, {config.cache_config.block_size} tokens a block")
+        graphs = config.compilation_config.cudagraph_mode.name
+        if (graphs == GRAPHS) != ("compilation_config" in arguments):
+            raise SystemExit(f"{arguments}: CUDA graphs are {graphs}")
+        print(f"{config.kv_transfer_config.kv_connector}: {config.model_config.dtype}, {config.cache_config.block_size} tokens a block, graphs {graphs}")
     print(f"vLLM {vllm.__version__}, torch {torch.__version__}, cachalot {cachalot.__version__}: imported and configured")
 
 
@@ -366,7 +419,10 @@ def options_of_command_line():
     parser.add_argument("--size", choices=SIZES, default="8b")
     parser.add_argument("--lengths", type=lengths, default=[2048, 8192, 16384])
     parser.add_argument("--backend", choices=("TRITON_ATTN", "FLASH_ATTN"), help="vLLM's choice if not given")
-    parser.add_argument("--sharing", choices=("connector", "tier"), default="connector", help="tier: below vLLM's own offloading")
+    parser.add_argument("--sharing", choices=SHARINGS, default="connector",
+                        help="tier: below vLLM's own offloading; transfer: without a pool, from a prefill to a decode engine")
+    parser.add_argument("--listen", choices=LISTEN, default="tcp", help="of --sharing transfer; auto: as engines of one machine do")
+    parser.add_argument("--graphs", action="store_true", help="decode steps are CUDA graphs")
     parser.add_argument("--check", action="store_true", help="needs no GPU: import everything, and configure the engines")
     for hidden in ("--engine", "--make-model", "--check-here"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
@@ -419,7 +475,8 @@ def main():
             if options.check:
                 model = place / "model"
                 if run.child("model", "--make-model", str(model), "--size", "tiny"):
-                    engines = [engine_arguments(model, each, options.backend) for sharing in ("connector", "tier") for each in connectors(sharing, str(place / "pool")).values()]
+                    engines = [engine_arguments(model, each, options.backend, graphs) for graphs in (False, True) for sharing in SHARINGS
+                               for each in connectors(sharing, str(place / "pool"), options.listen).values()]
                     if run.child("check", "--check-here", json.dumps(engines)):
                         run.say((run.logs / "check.log").read_text(errors="replace").rstrip("\n").rpartition("\n")[2])
             else:
