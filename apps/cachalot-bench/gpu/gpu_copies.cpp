@@ -37,6 +37,7 @@ class CudaBench {
       : settings_(settings), report_(report), device_(device) {}
 
   Status run() {
+    if (settings_.only == "register") return measure_registration(settings_, device_, report_);
     CACHALOT_TRY(ceilings());
     for (const Direction direction : kDirections) CACHALOT_TRY(pieces(direction));
     if (settings_.only == "pieces") return {};
