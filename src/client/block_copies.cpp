@@ -5,12 +5,6 @@
 #include "base/fail_point.h"
 
 namespace cachalot::client {
-namespace {
-
-// Few enough to check the deadline often, enough to share among several threads.
-constexpr std::size_t kBlocksAtOnce = 16;
-
-}  // namespace
 
 Status BlockCall::check_time(const char* what) const {
   if (cancelled != nullptr && cancelled->load(std::memory_order_relaxed)) {
@@ -87,12 +81,13 @@ Status load_batch(const BlockCall& call, BlockTarget& target, Hit& hit, std::siz
 Result<std::size_t> load_blocks(const BlockCall& call, BlockTarget& target) {
   Hit hit = look_up(call.session, &call.counters, call.hashes, call.block_bytes, call.groups);
   Status in_time;
+  const std::size_t at_once = target.blocks_at_once(call.block_bytes) * call.groups;
   for (std::size_t copied = 0; copied < hit.found().size();) {
     if (in_time = call.check_time("load"); !in_time) {
       hit.read.shorten(copied);
       break;
     }
-    const std::size_t last = std::min(copied + kBlocksAtOnce * call.groups, hit.found().size());
+    const std::size_t last = std::min(copied + at_once, hit.found().size());
     CACHALOT_TRY(load_batch(call, target, hit, copied, last));
     copied = last;
     base::reach(base::FailPoint::kReadCopied);

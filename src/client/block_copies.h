@@ -14,6 +14,9 @@
 
 namespace cachalot::client {
 
+// Few enough to look at the deadline often, enough to share among several threads.
+inline constexpr std::size_t kBlocksAtOnce = 16;
+
 // Where a block lies in the pool.
 struct PoolBlock {
   std::span<const memory::Extent> extents;
@@ -29,6 +32,8 @@ class BlockTarget {
   virtual Status scatter(std::size_t first, std::span<const PoolBlock> blocks) = 0;
   // Whether each block is copied whole. A part has no checksum.
   virtual bool is_whole() const { return true; }
+  // Blocks of so many bytes that scatter() is given at most. Between two of its calls the load looks at its deadline.
+  virtual std::size_t blocks_at_once(std::uint64_t) const { return kBlocksAtOnce; }
 };
 
 // The engine's memory that a store reads.

@@ -9,8 +9,6 @@
 namespace cachalot::client {
 namespace {
 
-// Few enough to check the deadline often, enough to share among several threads.
-constexpr std::size_t kBlocksAtOnce = 16;
 constexpr int kAttempts = 4;
 
 // Fewer in a small pool, where one chain would take the room of the others.

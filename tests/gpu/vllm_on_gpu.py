@@ -320,6 +320,9 @@ class Run:
             if by_transfer:  # the first one connects
                 self.hand_over(self.prompt(self.options.lengths[0]), 1)
             for tokens in self.options.lengths:
+                # An engine hears in a step that its stores are done, and until then their pages count as held. A server has steps.
+                for engine in self.engines.values():
+                    engine.ask(prompts=[self.prompt(20)], max_tokens=4)
                 (self.measure_transfer if by_transfer else self.measure_pool)(tokens)
         finally:
             for engine in self.engines.values():

@@ -192,6 +192,21 @@ TEST_P(GpuCacheTest, AWorkerSleepsUntilItsCopyIsDone) {
   machine_.fake.failing.clear();
 }
 
+// Each copy is waited for, and a thread wakes late.
+TEST_P(GpuCacheTest, ALoadOfManyBlocksIsOneCopy) {
+  constexpr std::size_t kBlocks = 40;
+  GpuEngine engine(machine_, options(), kBlocks);
+  const auto hashes = engine.store(1, kBlocks);
+  engine.clear();
+  const std::size_t before = machine_.fake.launches_and_batches();
+  const Result<Token> loading =
+      engine.client.load_async(engine.cache, hashes, pages_from(0, kBlocks));
+  EXPECT_EQ(engine.client.wait(*loading)->blocks, kBlocks);
+  EXPECT_EQ(machine_.fake.launches_and_batches() - before, 1u);
+  for (std::size_t i = 0; i < kBlocks; ++i)
+    EXPECT_TRUE(engine.holds(hashes[i], static_cast<PageId>(i))) << i;
+}
+
 // A wait that is left on a library stream would delay the next call that borrows it.
 TEST_P(GpuCacheTest, ACallThatGoesOnByItselfAndCopiesNothingDelaysNobody) {
   static int (*create)(gpu::Stream*, unsigned, int) = nullptr;

@@ -1,7 +1,7 @@
 // What one launch of a fused copy is told, and how its work is numbered: the same on a GPU and in its
 // emulation. A call's blocks are taken apart into items, pieces of fragments that one worker copies:
 //
-//   item  ->  block (by search)  ->  fragment (kv/fragment.h)  ->  at most item_bytes of it
+//   item  ->  block              ->  fragment (kv/fragment.h)  ->  at most item_bytes of it
 //
 // 1. The items of a call cover what it copies, each byte once; some have no bytes.
 // 2. Items are cut where the pool's 16-byte units are: a unit is copied by one thread, and lies in
@@ -41,6 +41,8 @@ struct FusedCall {
   std::uint32_t items_per_fragment;
   std::uint32_t item_bytes;  // a multiple of kUnitBytes
   std::uint32_t lanes;       // threads that copy an item together
+  std::uint32_t
+      block_items;  // of each block; 0: not all have as many, or `items` is no number of 32 bits
 };
 
 // A kernel's only parameter. Tables that fit need no copy of their own, which would be a second engine's work
@@ -87,8 +89,9 @@ struct Item {
 };
 
 // The block that an item belongs to.
-// @cost  log2(blocks) reads of the table
+// @cost  a division; of blocks that differ log2(blocks) reads of the table, each of which waits for the one before
 CACHALOT_HOST_DEVICE inline std::uint32_t block_of_item(const CallView& call, std::uint64_t item) {
+  if (call->block_items != 0) return static_cast<std::uint32_t>(item) / call->block_items;
   std::uint32_t first = 0, last = call->block_count;
   while (last - first > 1) {
     const std::uint32_t middle = first + (last - first) / 2;

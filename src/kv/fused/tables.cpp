@@ -129,7 +129,7 @@ Result<CallTables> CallTables::make(const CopyPlan& plan, std::span<const BlockC
   call.items_per_fragment = static_cast<std::uint32_t>(per_fragment);
   Lists lists;
   lists.blocks.reserve(blocks.size() + 1);
-  std::uint64_t most_items = 0;  // of a block
+  std::uint64_t most_items = 0, least_items = ~std::uint64_t{0};  // of a block
   for (const BlockCopy& block : blocks) {
     CallBlock row = begin_of(lists, call.items);
     CACHALOT_TRY(add_pieces(block, call.padded_bytes, pool, lists));
@@ -138,6 +138,7 @@ Result<CallTables> CallTables::make(const CopyPlan& plan, std::span<const BlockC
     lists.blocks.push_back(row);
     const std::uint64_t items = fragment_count(arithmetic, row.tokens) * per_fragment;
     most_items = std::max(most_items, items);
+    least_items = std::min(least_items, items);
     call.items += items;
   }
   lists.blocks.push_back(begin_of(lists, call.items));
@@ -150,6 +151,8 @@ Result<CallTables> CallTables::make(const CopyPlan& plan, std::span<const BlockC
         " pieces in one block, expected below 2^32 of each",
         blocks.size(), lists.pieces.size(), lists.pages.size(), lists.tokens.size(), most_items);
   }
+  if (most_items == least_items && call.items <= kMost)
+    call.block_items = static_cast<std::uint32_t>(most_items);
   append<CallBlock>(out.bytes_, lists.blocks);
   call.pieces_at = append<PoolPiece>(out.bytes_, lists.pieces);
   call.tensors_at = append<std::uint64_t>(out.bytes_, tensors);
