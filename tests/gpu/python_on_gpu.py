@@ -226,7 +226,8 @@ class Part:
         cache.flush(TIMEOUT_S)
 
     def fetch(self, cache, tensors, number, away, *, late=False):
-        """Loads a prompt; after each layer its pages are copied away. Returns what start() said, and seconds to the first layer and to all."""
+        """Loads a prompt; after each layer its pages are copied away. Returns what start() said, and seconds until this
+        thread had the first layer's turn, and until the GPU had copied all."""
         with cache.request(self.prompt(number)) as request:
             request.wait_ready(TIMEOUT_S)
             began = time.perf_counter()
@@ -239,6 +240,8 @@ class Part:
                     if late:
                         self.gpu.delay()
                 self.gpu.copy_away(kept, tensor, index)
+            if not late:
+                self.gpu.wait()
             return start, first, time.perf_counter() - began
 
     def compare(self, away, kv, words):
@@ -271,7 +274,7 @@ class Part:
         first, whole = (min(each) for each in zip(*seen))
         del away, kv
         plain = self.gpu.plain_seconds(self.bytes)
-        self.say(f"tiers: {self.bytes / 1e6:.0f} MB from L2 to L1 in {whole * 1e3:.2f} ms: {self.rate(whole)}; the first of {self.layers} layers after "
+        self.say(f"tiers: {self.bytes / 1e6:.0f} MB from L2 to L1 and away in {whole * 1e3:.2f} ms: {self.rate(whole)}; the thread went on after "
                  f"{first * 1e3:.2f} ms; one plain copy {plain * 1e3:.2f} ms: {self.rate(plain)}")
 
     def pool(self):
