@@ -204,7 +204,8 @@ void add_flags(CLI::App& app, Chosen& chosen) {
                  "transfer-sizes: a Python with mooncake-transfer-engine-non-cuda, for more rows")
       ->type_name("PYTHON");
   app.add_option("--only", options->only,
-                 "vmm: cuda: the rows that need a GPU; cuda: pieces: the rows with a goal, register: page-locking")
+                 "vmm: cuda: the rows that need a GPU; cuda: pieces: the rows with a goal, "
+                 "register: page-locking")
       ->check(CLI::IsMember({"cuda", "pieces", "register"}));
   app.add_option("--kernels", options->kernels,
                  "cuda: measures the kernels of FILE (nvcc -fatbin, or -cubin) instead of its own")

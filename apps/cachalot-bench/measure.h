@@ -21,7 +21,7 @@ struct Settings {
   bool quick = false;                  // fewer rows and repetitions, for tuning
   std::string directory = "/var/tmp";  // for files of a benchmark that needs a disk
   std::string mooncake;                // a Python with Mooncake's engine; empty: none
-  std::string only;                    // vmm: "cuda", cuda: "pieces", "register": those rows; empty: all
+  std::string only;                    // vmm: "cuda", cuda: "pieces": those rows; empty: all
   std::vector<unsigned char> kernels;  // cuda: measured instead of the library's; empty: those
 };
 
