@@ -1,8 +1,7 @@
-// Which of four ways a call's bytes go, by the size of its fragments: a table, from measurements on an H200 (PCIe 5.0
-// x16, docs/gpu). There one large copy has 55 GB/s, and no kernel more than 51 (gather) and 50 (scatter).
+// Which of four ways a call's bytes go, by the size of its fragments: a table, from measurements on an H100 and an H200 (PCIe
+// 5.0 x16, docs/gpu). There one large copy has 55 GB/s, and no kernel more than 51 (gather) and 50 (scatter).
 //
-//   threads       any size and alignment: 8 multiprocessors have 46 to 50 GB/s from 2 KiB on, and half of that at 256
-//                 bytes
+//   threads       any size and alignment: 8 multiprocessors have 46 to 50 GB/s from 2 KiB on, and 27 to 43 at 256 bytes
 //   bulk          4 multiprocessors have 49 to 51 GB/s from 8 KiB on; at 4 KiB half as much as threads. It slows a
 //                 kernel that fills the GPU by 1.6 %, threads by 3.6 %. It waits for a multiprocessor whose kernel has
 //                 left it enough shared memory.
