@@ -1,6 +1,7 @@
 // The extension module: one file per public header registers its declarations.
 #include "module.h"
 
+#include <cachalot/gpu.h>
 #include <nanobind/nanobind.h>
 
 #include "live.h"
@@ -19,6 +20,7 @@ NB_MODULE(_cachalot, module) {
   python::add_async_call(module);
   python::add_transfer(module);
   python::add_transfer_endpoint(module);
+  module.attr("has_gpu_kernels") = cachalot::has_gpu_kernels();
   // Not by Python's atexit: its functions may need clients and keepers (multiprocessing's waits for children that
   // use the pool). Py_AtExit() fails if 32 functions are registered already.
   (void)Py_AtExit([] {

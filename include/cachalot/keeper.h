@@ -17,7 +17,7 @@ namespace cachalot {
 
 struct KeeperOptions {
   std::string pool = {};  // path; the pool is created if it does not exist
-  // Of the new pool. If the pool exists, values that are given must be those of the pool.
+  // Of the new pool. If the pool exists, values that are given must be those of the pool, and its blocks at least as large.
   std::uint64_t block_bytes = 0;
   std::uint64_t capacity_blocks = 0;  // that may be published at a time, or
   std::uint64_t size_bytes = 0;       // what the pool takes in all: as many blocks as fit

@@ -1,5 +1,6 @@
 // The public client: its parts, and the calls that forward to them.
 #include <cachalot/client.h>
+#include <cachalot/gpu.h>
 #include <cachalot/trace_recorder.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "client/objects.h"
 #include "client/prefetch.h"
 #include "kv/block_order.h"
+#include "kv/cuda/kernel_image.h"
 #include "kv/layout.h"
 
 namespace cachalot {
@@ -146,6 +148,10 @@ Result<std::shared_ptr<kv::StreamBehind>> go_behind(const client::Call& call) {
 }
 
 }  // namespace
+
+bool has_gpu_kernels() {
+  return !kv::kernel_image().empty();
+}
 
 std::vector<std::string> layout_names() {
   std::vector<std::string> names;

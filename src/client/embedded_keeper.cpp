@@ -54,8 +54,11 @@ Status check_same(const KeeperOptions& options, const pool::Geometry& found) {
                        "%.120s: exists with other %s: %" PRIu64 ", not %" PRIu64,
                        options.pool.c_str(), what, is, wanted);
   };
-  if (options.block_bytes != 0 && pool::padded_bytes(options.block_bytes) != found.block_bytes) {
-    return differs("block bytes", options.block_bytes, found.block_bytes);
+  if (options.block_bytes > found.block_bytes) {
+    return Error::make(Code::kInvalidArgument,
+                       "%.120s: exists with blocks of %" PRIu64
+                       " bytes; expected at least %" PRIu64,
+                       options.pool.c_str(), found.block_bytes, options.block_bytes);
   }
   if (options.capacity_blocks != 0 && options.capacity_blocks != found.capacity_blocks) {
     return differs("capacity in blocks", options.capacity_blocks, found.capacity_blocks);
@@ -64,7 +67,10 @@ Status check_same(const KeeperOptions& options, const pool::Geometry& found) {
   const bool is_of_earlier_version =
       found.capacity_blocks == options.size_bytes / found.block_bytes;
   if (options.size_bytes != 0 && options.block_bytes != 0 && !is_of_earlier_version) {
-    CACHALOT_TRY_ASSIGN(const pool::Geometry wanted, geometry_of(options, found.engine_clients()));
+    KeeperOptions with_its_blocks = options;
+    with_its_blocks.block_bytes = found.block_bytes;
+    CACHALOT_TRY_ASSIGN(const pool::Geometry wanted,
+                        geometry_of(with_its_blocks, found.engine_clients()));
     if (pool::total_bytes(wanted) != pool::total_bytes(found))
       return differs("bytes in all", pool::total_bytes(wanted), pool::total_bytes(found));
   }

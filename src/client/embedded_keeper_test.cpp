@@ -123,6 +123,8 @@ TEST_F(EmbeddedKeeperTest, WhatIsGivenMustBeSoAndWhatIsNotIsAsItIs) {
   };
   EXPECT_EQ(code({}), std::nullopt);
   EXPECT_EQ(code({.clients = 8, .domain = "coherent"}), std::nullopt);
+  EXPECT_EQ(code({.block_bytes = 2048}), std::nullopt) << "these fit into 4,096";
+  EXPECT_EQ(code({.block_bytes = 8192}), Code::kInvalidArgument);
   EXPECT_EQ(code({.domain = "noncoherent"}), Code::kInvalidArgument);
   EXPECT_EQ(code({.domain = "bogus"}), Code::kInvalidArgument);
   EXPECT_EQ(code({.clients = 9}), Code::kInvalidArgument);

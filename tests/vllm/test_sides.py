@@ -324,7 +324,9 @@ def test_an_adapter_whose_files_change_after_it_was_loaded_is_not_shared(folder,
 @pytest.mark.parametrize("limit, loaded, stored", [
     (None, 4, 5), (0, 0, 0), (BLOCK - 1, 0, 0), (2 * BLOCK + 1, 2, 2), (100 * BLOCK, 4, 5),
     (-1, 4, 5), (True, 4, 5), (1.5, 4, 5), ("64", 4, 5)])
-def test_a_request_may_limit_what_it_takes_and_stores(limit, loaded, stored):
+def test_a_request_may_limit_what_it_takes_and_stores(limit, loaded, stored, monkeypatch):
+    logged = []
+    monkeypatch.setattr(LOG, "warning", lambda kind, text, *values: logged.append(text % values))
     side = side_of(Pool(found=4), workers=1, is_async=True)
     taker, giver = request_of("taker", 5), request_of("giver", 5)
     taker.kv_transfer_params = {"max_load_tokens": limit}
@@ -333,6 +335,8 @@ def test_a_request_may_limit_what_it_takes_and_stores(limit, loaded, stored):
     assert side.matched(taker, BLOCK)[0] == min(loaded, 3) * BLOCK  # beside what the engine has itself
     side.added(giver)
     assert sum(len(store.chain) for store in side.step(step_of({"giver": 5 * BLOCK})).stores) == stored
+    is_number = limit is None or type(limit) is int and limit >= 0
+    assert bool(logged) != is_number and all(f"is {limit!r}; expected a number of tokens" in line for line in logged)
 
 
 @pytest.mark.parametrize("is_async", [False, True])

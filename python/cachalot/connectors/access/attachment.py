@@ -114,6 +114,7 @@ class Attachment:
         while True:
             try:
                 self._attach()
+                self._say_attached()
                 return True
             except _FATAL:
                 raise
@@ -122,11 +123,18 @@ class Attachment:
                 return False
             except Error as error:
                 if time.monotonic() >= until:
-                    self._log.warning("attach", "no pool yet at %s: %s; requests are computed meanwhile",
-                                      ", ".join(self._options.pool), error)
+                    if self._options.create is not None and isinstance(error, NotFoundError):
+                        self._log.info("waiting for the pool %s, which one of the engines makes", self._options.pool[0])
+                    else:
+                        self._log.warning("attach", "no pool yet at %s: %s; requests are computed meanwhile",
+                                          ", ".join(self._options.pool), error)
                     self._start()
                     return False
             time.sleep(_FIRST_PAUSE_S)
+
+    def _say_attached(self) -> None:
+        if self._client is not None:
+            self._log.info("attached to the pool %s", ", ".join(self._options.pool))
 
     def _start(self) -> None:
         with self._lock:
@@ -154,7 +162,7 @@ class Attachment:
                 self._thread = None
             if self.is_over:
                 break
-            self._log.info("attached to the pool %s", ", ".join(self._options.pool))
+            self._say_attached()
             return
         self._detach_lost()
 

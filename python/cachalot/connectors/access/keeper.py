@@ -15,7 +15,7 @@ _PAUSE_S = 0.5
 class SharedKeeper:
     """Keeps the pool of the option `create` while no other process does. The pool stays when the engines end.
 
-    Raises InvalidArgumentError: the size has no room for a block, or the pool exists with another size.
+    Raises InvalidArgumentError: the size has no room for a block, or the pool exists with another size or smaller blocks.
     """
 
     def __init__(self, options: PoolOptions, create: Create, groups: List[Group], log: RateLimitedLog) -> None:

@@ -88,11 +88,14 @@ def _params_of(request: Any) -> Dict[str, Any]:
     return getattr(request, "kv_transfer_params", None) or {}
 
 
-def _limit(params: Dict[str, Any], name: str, block_tokens: int) -> float:
+def _limit(params: Dict[str, Any], name: str, block_tokens: int, log: RateLimitedLog) -> float:
     """In blocks. It comes from outside, so what is no number of tokens is no limit, as in vLLM."""
     value = params.get(name)
-    is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return value // block_tokens if is_number else math.inf
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value // block_tokens
+    if value is not None:
+        log.warning("limit", "kv_transfer_params: %s is %.60r; expected a number of tokens, so the request has no limit", name, value)
+    return math.inf
 
 
 def _reloads_of(request: Any) -> int:
@@ -150,8 +153,8 @@ class SchedulerSide:
         adapter = self._adapter_of(request)
         state = _Request(request, (adapter or b"") + self._era, _reloads_of(request), **kept)
         params = _params_of(request)
-        state.most_loaded = _limit(params, _MOST_LOADED, self._block_tokens)
-        state.most_stored = _limit(params, _MOST_STORED, self._block_tokens)
+        state.most_loaded = _limit(params, _MOST_LOADED, self._block_tokens, self._log)
+        state.most_stored = _limit(params, _MOST_STORED, self._block_tokens, self._log)
         state.may_load, state.may_store = (may and adapter is not None for may in (state.may_load, state.may_store))
         return state
 
