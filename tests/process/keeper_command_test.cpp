@@ -176,6 +176,44 @@ TEST_F(KeeperCommand, AStandbyEndsOnASignal) {
   expect_done(standby.wait());
 }
 
+TEST_F(KeeperCommand, EventsTakeNoFileAndNoSocketInUse) {
+  const std::string pool = create_pool("kv");
+  const std::string precious = write("precious", "precious");
+  std::filesystem::create_symlink(pool, path("link"));
+  for (const std::string& file : {precious, pool, path("link")}) {
+    for (const Arguments& flags :
+         {Arguments{"--kv-events", "ipc://" + file},
+          Arguments{"--kv-events", "tcp://127.0.0.1:*", "--kv-events-replay", "ipc://" + file}}) {
+      for (const bool is_standby : {false, true}) {
+        Arguments all{"serve", "--pool", pool};
+        all.insert(all.end(), flags.begin(), flags.end());
+        if (is_standby) all.push_back("--standby");
+        expect_error(run(all), 2, {flags[flags.size() - 2] + ": " + file, "is a "});
+      }
+    }
+  }
+  EXPECT_EQ(read(precious), "precious");
+  EXPECT_TRUE(std::filesystem::is_symlink(path("link")));
+
+  const std::string events = "ipc://" + path("events"), other = create_pool("other");
+  Serving serving({"serve", "--pool", pool, "--kv-events", events});
+  ASSERT_TRUE(serving.is_ready());
+  expect_error(run({"serve", "--pool", other, "--kv-events", events}), 3,
+               {path("events"), "another process listens there"});
+  serving.send(SIGSTOP);
+  Serving successor({"serve", "--pool", pool, "--kv-events", events, "--take-over"});
+  EXPECT_TRUE(successor.is_ready());
+  successor.send(SIGTERM);
+  EXPECT_EQ(successor.wait().exit_code, 0);
+  serving.send(SIGKILL);
+  serving.wait();
+  // What is left of a process that has ended is replaced.
+  Serving next({"serve", "--pool", other, "--kv-events", events});
+  EXPECT_TRUE(next.is_ready());
+  next.send(SIGTERM);
+  EXPECT_EQ(next.wait().exit_code, 0);
+}
+
 TEST_F(KeeperCommand, AKeeperThatStallsIsNamedAndCanBeReplaced) {
   const std::string pool = create_pool("kv");
   Serving stalled({"serve", pool});
