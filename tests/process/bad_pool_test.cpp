@@ -1,6 +1,7 @@
 // Pools that are none, that are full, that another keeper serves, or that no keeper serves.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -122,6 +123,20 @@ TEST_F(BadPool, ASecondDeviceThatDoesNotFitTakesTheFirstOneAway) {
     EXPECT_EQ(listing(), std::set<std::string>());
   });
   if (!has_tmpfs) GTEST_SKIP() << "this user cannot mount a tmpfs";
+}
+
+// Of the system: without a word, the signal for it would end the program.
+TEST_F(BadPool, ALimitOnTheSizeOfFilesIsAnError) {
+  RunOptions options;
+  options.limit = {RLIMIT_FSIZE, 1 << 20};
+  expect_error(
+      run({"pool", "create", path("kv"), "--block-bytes", "64KiB", "--capacity", "64MiB"}, options),
+      kRefused, {path("kv"), "available"});
+  EXPECT_EQ(listing(), std::set<std::string>());
+  expect_error(run({"trace", "generate", "--kind", "chat", "--requests", "30000", "--out",
+                    path("trace.jsonl")},
+                   options),
+               kRefused, {path("trace.jsonl"), "File too large"});
 }
 
 TEST_F(BadPool, AFileThatExistsIsNotOverwritten) {
