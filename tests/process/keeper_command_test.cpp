@@ -221,6 +221,13 @@ TEST_F(KeeperCommand, AKeeperThatStallsIsNamedAndCanBeReplaced) {
   const std::string pid = std::to_string(info_pid(pool));
   expect_error(run({"stop", pool, "--timeout", "1"}), 3,
                {pool, "pid " + pid, "1000 ms", "--take-over"});
+  for (const Arguments& command : {Arguments{"put", "key"}, {"get", "key"}, {"evict", "key"}}) {
+    Arguments waiting = command;
+    waiting.insert(waiting.end(), {"--pool", pool, "--wait", "1"});
+    const Outcome outcome = run(waiting, {.in = "bytes"});
+    expect_error(outcome, 3, {pool, "pid " + pid, "--take-over"});
+    EXPECT_EQ(outcome.err.find("5000 ms"), std::string::npos) << outcome.err;
+  }
   expect_error(run({"serve", pool}), 3, {pool, "keeper already"});
   Serving next({"serve", pool, "--take-over"});
   ASSERT_TRUE(next.is_ready()) << next.wait().err;
