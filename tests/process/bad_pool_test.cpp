@@ -125,6 +125,22 @@ TEST_F(BadPool, ASecondDeviceThatDoesNotFitTakesTheFirstOneAway) {
   if (!has_tmpfs) GTEST_SKIP() << "this user cannot mount a tmpfs";
 }
 
+TEST_F(BadPool, ASizeThatWouldNotFitIsNotProposed) {
+  const bool has_tmpfs = run_in_small_tmpfs(path(""), "5m", [&] {
+    const Outcome outcome =
+        run({"pool", "create", path("kv"), "--block-bytes", "64KiB", "--capacity", "64MiB"});
+    expect_error(outcome, kRefused, {path("kv"), "5242880 available"});
+    // The least pool takes more than that.
+    EXPECT_EQ(outcome.err.find("would fit"), std::string::npos) << outcome.err;
+  });
+  if (!has_tmpfs) GTEST_SKIP() << "this user cannot mount a tmpfs";
+}
+
+TEST_F(BadPool, ASizeThatNoPoolHasIsRefusedByItsOwnNumber) {
+  expect_error(run({"pool", "create", path("kv"), "--block-bytes", "4KiB", "--size", "7EiB"}),
+               kUsage, {"--size: 8070450532247928832 bytes are too many"});
+}
+
 // Of the system: without a word, the signal for it would end the program.
 TEST_F(BadPool, ALimitOnTheSizeOfFilesIsAnError) {
   RunOptions options;
