@@ -1,6 +1,7 @@
 #include "program.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -212,6 +213,9 @@ std::terminate_handler default_handler = nullptr;
 }  // namespace
 
 int run_program(const Program& program, int argc, char** argv) {
+  // Beyond a limit on the size of files (ulimit -f) calls fail with EFBIG: an error as others, instead of an end
+  // without a word.
+  ::signal(SIGXFSZ, SIG_IGN);
   default_handler = std::set_terminate(end_with_line);
   const Status filled = fill_standard_descriptors();
   if (!filled) return fail(filled.error());

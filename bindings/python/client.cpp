@@ -481,7 +481,9 @@ void add_client(nb::module_& module) {
           "storage. Without storage the second is 0.\n"
           "\n"
           "wait: seconds; 0 returns at once, and the blocks come later. Else it returns when they\n"
-          "    have come, when no more will come, or after this time")
+          "    have come, when no more will come, or after this time. If the keeper hangs or is "
+          "gone,\n"
+          "    up to 0.2 s more are spent before NoKeeperError or TimeoutError")
       .def(
           "has_storage",
           [](ClientObject& self) {

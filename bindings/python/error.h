@@ -5,11 +5,16 @@
 #include <nanobind/nanobind.h>
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace cachalot::python {
 
 namespace nb = nanobind;
+
+// Text that a peer may have written, or a message that quotes it or was cut inside a character: what is not UTF-8 is
+// replaced. nanobind's own conversions raise an error there.
+nb::object foreign_text(std::string_view text);
 
 // Raises the exception class of the error's code. @threads with the GIL
 [[noreturn]] void raise(const Error& error);

@@ -174,7 +174,7 @@ nb::dict dict_of(const AskStatus& status) {
   d["layers"] = status.layers;
   d["bytes"] = status.bytes;
   const bool is_failed = status.state == HandoverState::kFailed;
-  d["error"] = is_failed ? nb::object(nb::str(status.error.message)) : nb::none();
+  d["error"] = is_failed ? foreign_text(status.error.message) : nb::none();
   d["code"] = is_failed ? nb::object(nb::str(code_name(status.error.code))) : nb::none();
   d["note"] = nb::bytes(reinterpret_cast<const char*>(status.note.data()), status.note.size());
   return d;
@@ -228,7 +228,7 @@ nb::list ended_offers(RankObject& self) {
   nb::list all;
   for (const EndedOffer& end : self.call([](TransferRank& rank) { return rank.ended_offers(); })) {
     const nb::object error =
-        end.status.ok() ? nb::none() : nb::object(nb::str(end.status.error().message));
+        end.status.ok() ? nb::none() : foreign_text(end.status.error().message);
     all.append(nb::make_tuple(text_of(end.id), error));
   }
   return all;

@@ -189,7 +189,7 @@ nb::dict dict_of(const BatchStatus& status) {
                                                     : "failed";
   d["bytes"] = status.bytes;
   const bool is_failed = status.state == BatchState::kFailed;
-  d["error"] = is_failed ? nb::object(nb::str(status.error.message)) : nb::none();
+  d["error"] = is_failed ? foreign_text(status.error.message) : nb::none();
   d["code"] = is_failed ? nb::object(nb::str(code_name(status.error.code))) : nb::none();
   return d;
 }
@@ -218,7 +218,8 @@ nb::dict statistics(EndpointObject& self) {
 void add_transfer_endpoint(nb::module_& module) {
   nb::class_<SegmentObject>(module, "Segment",
                             "Memory of a peer that TransferEndpoint.open() gives.")
-      .def_prop_ro("peer", [](const SegmentObject& self) { return self.segment.peer; })
+      .def_prop_ro("peer",
+                   [](const SegmentObject& self) { return foreign_text(self.segment.peer); })
       .def_prop_ro("bytes", [](const SegmentObject& self) { return self.segment.bytes; })
       .def_prop_ro("access",
                    [](const SegmentObject& self) { return text_of(self.segment.access); });
@@ -370,12 +371,7 @@ void add_transfer_endpoint(nb::module_& module) {
             nb::list all;
             for (const Notice& notice : self.call(
                      [&](TransferEndpoint& endpoint) { return endpoint.notices(timeout_ns); })) {
-              // A peer may send anything.
-              const nb::object text = nb::steal(PyUnicode_DecodeUTF8(
-                  notice.text.data(), static_cast<Py_ssize_t>(notice.text.size()), "replace"));
-              const nb::object peer = nb::steal(PyUnicode_DecodeUTF8(
-                  notice.peer.data(), static_cast<Py_ssize_t>(notice.peer.size()), "replace"));
-              all.append(nb::make_tuple(peer, text));
+              all.append(nb::make_tuple(foreign_text(notice.peer), foreign_text(notice.text)));
             }
             return all;
           },

@@ -34,7 +34,7 @@ namespace cachalot {
 class TraceRecorder {
  public:
   // Appends to the file; creates it if it does not exist.
-  // @errors kInvalidArgument: the path is a folder, or its folder does not exist; kPermission; kIo
+  // @errors kInvalidArgument: what is there is no regular file, or its folder does not exist; kPermission; kIo
   static Result<TraceRecorder> open(const std::string& path);
   TraceRecorder(TraceRecorder&&) noexcept;
   TraceRecorder& operator=(TraceRecorder&&) noexcept;

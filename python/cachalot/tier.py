@@ -21,6 +21,7 @@ import ctypes
 import json
 import math
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -34,6 +35,7 @@ __all__ = ["Option", "Request", "Start", "Statistics", "TieredCache", "open", "o
 _U32, _U64, _SIZE, _POINTER, _TEXT = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_char_p
 _NO_TIMEOUT = 2**64 - 1
 _DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "f8": 3, "i8": 4}
+_MOST_OPTION_BYTES, _MOST_NAME_PARTS = 1 << 20, 16  # of a file
 _ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f8": 1, "i8": 1}
 
 
@@ -186,26 +188,43 @@ def read_options(source: Union[str, os.PathLike]) -> Dict[str, Any]:
         found = _parse(text, json.loads, "the text")
     else:
         path = Path(text[1:])
-        try:
-            content = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise CLASSES["bad_input"](f"options: {path}: {error.strerror}, expected a file of options") from error
-        if path.suffix == ".toml":
-            import tomllib  # Python 3.11
-            found = _parse(content, tomllib.loads, str(path))
-            found = found.get("tiers", found)
-        else:
-            found = _parse(content, json.loads, str(path))
-    if not isinstance(found, dict):
-        raise CLASSES["bad_input"](f"options: {found!r}, expected an object of names and values")
+        found = _parse(_read(path), _toml if path.suffix == ".toml" else json.loads, str(path))
     return found
 
 
-def _parse(text: str, parse: Any, name: str) -> Any:
+def _read(path: Path) -> bytes:
     try:
-        return parse(text)
+        with path.open("rb") as file:
+            content = file.read(_MOST_OPTION_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: no path at all
+        raise CLASSES["bad_input"](f"options: {str(path)!a}: {getattr(error, 'strerror', error)}, expected a file of options") from error
+    if len(content) > _MOST_OPTION_BYTES:
+        raise CLASSES["bad_input"](f"options: {path}: longer than 1 MiB, expected a file of options")
+    return content
+
+
+def _toml(text: str) -> Dict[str, Any]:
+    import tomllib  # Python 3.11
+    # The parser's time and memory grow with the square of a dotted name's parts.
+    bare = re.sub(r'''"""[\s\S]*?"""|\'{3}[\s\S]*?\'{3}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|#[^\n]*''', "x", text)
+    if re.search(r"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){%d}" % _MOST_NAME_PARTS, bare):
+        raise ValueError(f"a name of more than {_MOST_NAME_PARTS} parts")
+    found = tomllib.loads(text)
+    return found.get("tiers", found)
+
+
+def _parse(given: Union[str, bytes], parse: Any, name: str) -> Dict[str, Any]:
+    try:
+        found = parse(given.decode() if isinstance(given, bytes) else given)
+        if not isinstance(found, dict):
+            raise ValueError(f"{found!r:.100}, expected an object of names and values")
+        for word, value in found.items():
+            if isinstance(value, (dict, list)):
+                raise ValueError(f"{word!a}: expected a text, a number, true or false")
+            f"{word}{value}".encode()  # JSON has lone surrogates, which are no text
     except (ValueError, RecursionError) as error:  # RecursionError: brackets within brackets
         raise CLASSES["bad_input"](f"options: {name}: {error}") from error
+    return found
 
 
 def _table(given: Dict[str, Any]):

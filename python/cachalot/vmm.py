@@ -147,7 +147,10 @@ def _counts(name: str, values: Sequence[int]) -> Tuple[int, ...]:
 
 def _text(name: str, value: Any) -> bytes:
     """Rejects zero bytes: C would ignore the text after them."""
-    text = os.fsencode(value) if isinstance(value, (str, bytes, os.PathLike)) else str(value).encode()
+    try:
+        text = os.fsencode(value) if isinstance(value, (str, bytes, os.PathLike)) else str(value).encode()
+    except UnicodeEncodeError:  # a lone surrogate, as JSON can say it
+        raise CLASSES["invalid_argument"](f"{name}: {value!r} is no text of Unicode characters") from None
     if b"\0" in text:
         raise CLASSES["invalid_argument"](f"{name}: {value!r} contains a zero byte")
     return text

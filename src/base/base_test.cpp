@@ -69,6 +69,9 @@ TEST(ByteSize, IsReadWithAndWithoutAUnit) {
   EXPECT_EQ(*parse_byte_size("x", "7.5EiB"), std::uint64_t{15} << 59);
   EXPECT_EQ(*parse_byte_size("x", "2PB"), 2'000'000'000'000'000u);
   EXPECT_EQ(*parse_byte_size("x", "9.2EB"), 9'200'000'000'000'000'000u);
+  EXPECT_EQ(*parse_byte_size("x", "1.00000000000000000000000001GiB"), std::uint64_t{1} << 30);
+  EXPECT_EQ(*parse_byte_size("x", "7." + std::string(40, '9') + "EiB"),
+            (std::uint64_t{1} << 63) - 2);
   for (const char* const text : {"", "B", "1.5", "1e3", "-1", "1 GiB", "64kib", "9EiB",
                                  "8388608TiB", "99999999999999999999"}) {
     const auto refused = parse_byte_size("CACHALOT_X", text);

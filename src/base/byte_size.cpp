@@ -38,7 +38,9 @@ struct Decimal {
   std::uint32_t behind_point = 0;
 };
 
-// Reads a number off the front of `text`. False if there is none, or more digits than 64 bits hold.
+constexpr std::uint64_t kMostDigits = (~std::uint64_t{0} - 9) / 10;  // one more fits
+
+// Reads a number off the front of `text`. False if there is none, or more digits before the point than 64 bits hold.
 bool take_decimal(std::string_view& text, Decimal& number) {
   std::size_t at = 0;
   bool any = false, point = false;
@@ -49,6 +51,9 @@ bool take_decimal(std::string_view& text, Decimal& number) {
     }
     if (!is_digit(text[at])) break;
     any = true;
+    // Digits that 64 bits do not hold change nothing of a size that is cut down to whole bytes.
+    constexpr std::uint32_t kMostBehindPoint = 18;
+    if (point && (number.behind_point == kMostBehindPoint || number.digits > kMostDigits)) continue;
     if (__builtin_mul_overflow(number.digits, std::uint64_t{10}, &number.digits) ||
         __builtin_add_overflow(number.digits, static_cast<std::uint64_t>(text[at] - '0'),
                                &number.digits)) {

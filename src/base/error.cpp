@@ -13,6 +13,7 @@ Code code_of_errno(int os_error) {
     case ENOSPC:
     case EDQUOT:
     case ENOMEM:
+    case EFBIG:  // the limit of this process (ulimit -f), or of the file system
       return Code::kNoSpace;
     case EACCES:
     case EPERM:

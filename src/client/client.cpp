@@ -2,6 +2,7 @@
 #include <cachalot/client.h>
 #include <cachalot/gpu.h>
 #include <cachalot/trace_recorder.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cinttypes>
@@ -183,6 +184,27 @@ Result<Client> Client::attach(const ClientOptions& options) {
   return client::attach(options, [](int ordinal) { return kv::CudaDevice::open(ordinal); });
 }
 
+namespace {
+
+// Lines appended to a device of the pool would make it unusable for all its clients.
+Status check_is_no_device(const std::string& file, const memory::DeviceSet& devices) {
+  struct stat wanted {};
+  if (stat(file.c_str(), &wanted) != 0) return {};  // none is there yet
+  for (std::uint32_t i = 0; i < devices.count(); ++i) {
+    struct stat device {};
+    if (fstat(devices.file(i).fd(), &device) != 0 || device.st_dev != wanted.st_dev ||
+        device.st_ino != wanted.st_ino) {
+      continue;
+    }
+    return Error::make(Code::kInvalidArgument,
+                       "%.120s: recording: is device %u of the pool, expected another file",
+                       file.c_str(), i);
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<Client> client::attach(const ClientOptions& options, kv::Gpus::Open open_gpu) {
   CACHALOT_TRY_ASSIGN(const KvGeometry pool_block, check_options(options));
   CACHALOT_TRY_ASSIGN(const kv::BlockOrder* const order, kv::find_block_order(options.block_order));
@@ -207,6 +229,7 @@ Result<Client> client::attach(const ClientOptions& options, kv::Gpus::Open open_
   }
   std::optional<TraceRecorder> recorder;
   if (!options.record_requests.empty()) {
+    CACHALOT_TRY(check_is_no_device(options.record_requests, session->pool().devices()));
     CACHALOT_TRY_ASSIGN(recorder, TraceRecorder::open(options.record_requests));
   }
   return Client(

@@ -1,6 +1,7 @@
 // Writes requests as lines of a trace, in the format of trace/request/trace_writer.h, which engines do not link.
 #include <cachalot/trace_recorder.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -98,7 +99,17 @@ struct TraceRecorder::Impl {
 };
 
 Result<TraceRecorder> TraceRecorder::open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666);
+  // Without O_NONBLOCK a FIFO waits for its reader.
+  const int fd =
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
+  struct stat status {};
+  const bool is_other = fd >= 0 ? fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)
+                                : errno == ENXIO;  // a FIFO without a reader, a socket
+  if (is_other) {
+    if (fd >= 0) ::close(fd);
+    return Error::make(Code::kInvalidArgument, "%.120s: recording: expected a regular file",
+                       path.c_str());
+  }
   if (fd >= 0) return TraceRecorder(std::make_unique<Impl>(path, fd));
   Error error = Error::from_errno(errno, "%.120s: recording", path.c_str());
   if (error.code == Code::kNotFound) error.code = Code::kInvalidArgument;

@@ -1,5 +1,8 @@
 #include <cachalot/trace_recorder.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -32,6 +35,27 @@ class TraceRecorderTest : public testing::Test {
   TraceRecorder open() const { return *TraceRecorder::open(file_.string()); }
 
   std::filesystem::path file_;
+};
+
+// A disk that is full: no file may grow.
+class SmallFiles {
+ public:
+  SmallFiles() {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit none{0, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &none);
+    handler_ = signal(SIGXFSZ, SIG_IGN);
+  }
+  ~SmallFiles() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    signal(SIGXFSZ, handler_);
+  }
+  SmallFiles(const SmallFiles&) = delete;
+  SmallFiles& operator=(const SmallFiles&) = delete;
+
+ private:
+  rlimit before_ = {};
+  void (*handler_)(int) = nullptr;
 };
 
 constexpr std::uint64_t kMost = ~std::uint64_t{0};
@@ -78,19 +102,30 @@ TEST_F(TraceRecorderTest, LinesOfSeveralThreadsAndRecordersStayWhole) {
 }
 
 TEST_F(TraceRecorderTest, AFullDiskIsToldAtTheEndAndNotBefore) {
-  Result<TraceRecorder> recorder = TraceRecorder::open("/dev/full");
+  Result<TraceRecorder> recorder = TraceRecorder::open(file_.string());
   ASSERT_TRUE(recorder);
+  const SmallFiles limit;
   const std::vector<BlockHash> hashes(10000, BlockHash{1, kMost});
   for (int i = 0; i < 100; ++i) recorder->record(hashes, 1, 1);
   EXPECT_GT(recorder->dropped(), 0u);
   const Status told = recorder->close();
   ASSERT_FALSE(told);
   EXPECT_EQ(told.error().code, Code::kNoSpace);
-  EXPECT_NE(std::string(told.error().message).find("/dev/full: recording"), std::string::npos);
+  EXPECT_NE(std::string(told.error().message).find(file_.string() + ": recording"),
+            std::string::npos);
 }
 
 TEST_F(TraceRecorderTest, AFolderAndAFileInNoFolderAreRefused) {
   EXPECT_FALSE(TraceRecorder::open("/"));
+  ASSERT_EQ(mkfifo(file_.c_str(), 0600), 0);
+  for (const std::string& other : {std::string("/dev/null"), file_.string()}) {
+    const auto opened = TraceRecorder::open(other);  // a FIFO must not be waited for
+    ASSERT_FALSE(opened) << other;
+    EXPECT_EQ(opened.error().code, Code::kInvalidArgument);
+    EXPECT_EQ(std::string(opened.error().message).find(other + ": recording: expected a regular"),
+              0u)
+        << opened.error().message;
+  }
   const auto refused = TraceRecorder::open("/none/at/all");
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
@@ -145,6 +180,23 @@ TEST_F(TraceRecorderTest, AClientThatCannotRecordIsNotAttached) {
   const Result<Client> client = Client::attach(options);
   ASSERT_FALSE(client);
   EXPECT_EQ(client.error().code, Code::kInvalidArgument);
+}
+
+TEST_F(TraceRecorderTest, ADeviceOfThePoolIsNotWrittenInto) {
+  const Cluster cluster;
+  ClientOptions options = cluster.client_options();
+  const std::string device = options.pool[0];
+  const auto bytes = std::filesystem::file_size(device);
+  std::filesystem::create_symlink(device, file_);
+  for (const std::string& name : {device, file_.string()}) {
+    options.record_requests = name;
+    const Result<Client> client = Client::attach(options);
+    ASSERT_FALSE(client);
+    EXPECT_EQ(client.error().code, Code::kInvalidArgument);
+    EXPECT_EQ(std::string(client.error().message).find(name + ": recording: is device 0"), 0u)
+        << client.error().message;
+  }
+  EXPECT_EQ(std::filesystem::file_size(device), bytes);
 }
 
 }  // namespace

@@ -53,12 +53,14 @@ Result<Child> Child::start(const std::function<int()>& body) {
   if (pid < 0) return Error::from_errno(errno, "fork");
   if (pid == 0) run(body, parent);
   FileDescriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  return Child(pid, std::move(pidfd));
+  const int pidfd_error = pidfd ? 0 : errno;
+  return Child(pid, std::move(pidfd), pidfd_error);
 }
 
 Child::Child(Child&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
       pidfd_(std::move(other.pidfd_)),
+      pidfd_error_(other.pidfd_error_),
       status_(other.status_) {}
 
 Child& Child::operator=(Child&& other) noexcept {
@@ -66,6 +68,7 @@ Child& Child::operator=(Child&& other) noexcept {
     end();
     pid_ = std::exchange(other.pid_, -1);
     pidfd_ = std::move(other.pidfd_);
+    pidfd_error_ = other.pidfd_error_;
     status_ = other.status_;
   }
   return *this;
@@ -95,7 +98,7 @@ Result<ChildStatus> Child::wait() {
 
 Result<std::optional<ChildStatus>> Child::wait_for(std::uint64_t timeout_ms) {
   if (status_) return status_;
-  if (!pidfd_) return Error::make(Code::kUnsupported, "this kernel has no pidfd to wait on");
+  if (!pidfd_) return no_pidfd();
   const std::uint64_t start_ns = base::SteadyClock::read();
   for (;;) {
     const std::uint64_t gone_ms = (base::SteadyClock::read() - start_ns) / 1'000'000u;
@@ -111,6 +114,14 @@ Result<std::optional<ChildStatus>> Child::wait_for(std::uint64_t timeout_ms) {
     }
     if (left_ms == 0) return std::optional<ChildStatus>();
   }
+}
+
+Error Child::no_pidfd() const {
+  if (pidfd_error_ == ENOSYS)
+    return Error::make(Code::kUnsupported, "this kernel has no pidfd to wait on");
+  Error error = Error::from_errno(pidfd_error_, "process %d: no file descriptor to wait on", pid_);
+  if (pidfd_error_ == EMFILE || pidfd_error_ == ENFILE) error.code = Code::kNoSpace;
+  return error;
 }
 
 void Child::send(int signal) {

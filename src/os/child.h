@@ -46,11 +46,14 @@ class Child {
   void send(int signal);
 
  private:
-  Child(pid_t pid, FileDescriptor pidfd) : pid_(pid), pidfd_(std::move(pidfd)) {}
+  Child(pid_t pid, FileDescriptor pidfd, int pidfd_error)
+      : pid_(pid), pidfd_(std::move(pidfd)), pidfd_error_(pidfd_error) {}
+  Error no_pidfd() const;
   void end();
 
   pid_t pid_ = -1;
   FileDescriptor pidfd_;
+  int pidfd_error_ = 0;  // why there is none
   std::optional<ChildStatus> status_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <optional>
@@ -44,6 +45,23 @@ TEST(Child, AWaitWithATimeoutSaysThatItStillRuns) {
   const auto status = child->wait_for(20'000);
   ASSERT_TRUE(status && status->has_value());
   EXPECT_EQ((*status)->signal, SIGKILL);
+}
+
+TEST(Child, WithoutADescriptorAWaitWithATimeoutSaysSo) {
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit none{0, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &none);
+  auto child = Child::start([] { return 3; });
+  setrlimit(RLIMIT_NOFILE, &before);
+  ASSERT_TRUE(child) << child.error().message;
+  const auto status = child->wait_for(20'000);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, Code::kNoSpace);
+  EXPECT_NE(std::string(status.error().message).find("no file descriptor to wait on: Too many"),
+            std::string::npos)
+      << status.error().message;
+  EXPECT_EQ(child->wait()->exit_code, 3);
 }
 
 TEST(Child, IsKilledAndReapedByItsDestructor) {

@@ -57,6 +57,13 @@ Result<Geometry> fitting(const Geometry& shape, std::uint64_t bytes) {
       too_many = middle;
     }
   }
+  // More blocks would fit, and no pool has them: to make a smaller one than was asked for would be no answer.
+  if (total_bytes(best) < bytes && !with_capacity(shape, too_many)) {
+    return Error::make(Code::kInvalidArgument,
+                       "%" PRIu64 " bytes are too many: the largest pool of blocks of %" PRIu64
+                       " bytes takes %" PRIu64 " (%u blocks)",
+                       bytes, shape.block_bytes, total_bytes(best), best.capacity_blocks);
+  }
   return best;
 }
 

@@ -25,7 +25,7 @@ Result<Geometry> with_capacity(const Geometry& shape, std::uint64_t capacity_blo
                                std::optional<std::uint64_t> spare = {});
 
 // The same with as many blocks as a pool of at most `bytes` in all has room for.
-// @errors kInvalidArgument: not even one; says how many bytes that takes
+// @errors kInvalidArgument: not even one, or more than a pool can have; says how many bytes that takes
 Result<Geometry> fitting(const Geometry& shape, std::uint64_t bytes);
 
 }  // namespace cachalot::pool

@@ -60,6 +60,15 @@ TEST(Sizing, ASizeWithoutRoomForABlockSaysWhatABlockTakes) {
   EXPECT_EQ(one->capacity_blocks, 1u);
 }
 
+TEST(Sizing, ASizeBeyondTheLargestPoolIsRefused) {
+  const Result<Geometry> none = fitting(shape_of(4096), std::uint64_t{1} << 62);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, Code::kInvalidArgument);
+  EXPECT_NE(std::string(none.error().message).find("4611686018427387904 bytes are too many"),
+            std::string::npos)
+      << none.error().message;
+}
+
 TEST(Sizing, BadCapacitiesAreRefused) {
   EXPECT_FALSE(with_capacity(shape_of(4096), 0));
   EXPECT_FALSE(with_capacity(shape_of(4096), 0xffffffffu));

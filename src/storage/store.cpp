@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -116,6 +117,9 @@ std::unique_ptr<Store> Store::make(std::unique_ptr<Backend> backend, const Store
     base::log(LogLevel::kWarn, "storage", "%s: what is stored there is not known yet: %s",
               store->traits().name.c_str(), listed.error().message);
   }
+  // No call has worked yet: the first failure is an outage.
+  store->is_silent_ = !listed;
+  if (!listed) store->breaker_.admit_trial();
   store->report(listed);
   store->thread_ = std::thread([&it = *store] { it.run(); });
   return store;
@@ -208,8 +212,8 @@ void Store::report(const Status& outcome) {
     case OutageChange::kBegan:
       if (outage_line_.is_due()) {
         base::log(LogLevel::kWarn, "storage",
-                  "%s: is out of use after %u failed calls, and tried again until it works: %s",
-                  traits().name.c_str(), Breaker::kFailures, outcome.error().message);
+                  "%s: is out of use, and tried again until it works: %s", traits().name.c_str(),
+                  outcome.error().message);
       }
       if (traits().is_shared) is_listed_ = false;
       break;
@@ -315,6 +319,7 @@ void Store::try_backend() {
   if (!answered) {
     report(answered);
     if (is_refused(answered)) return ask_pause_.grow();
+    is_silent_ = true;
     breaker_.forget_pause();
     put_breaker_.forget_pause();
     return;
@@ -325,6 +330,8 @@ void Store::try_backend() {
   }
   if (is_listed_ || !is_up() || !list_pause_.is_over()) return;
   if (!fill_catalogue(false, {})) return list_pause_.grow();
+  // What has refused calls and lists all the same ends its outage with a call.
+  if (std::exchange(is_silent_, false)) report({});
   list_pause_.reset();
   if (ends_ || !known_line_.is_due()) return;
   base::log(LogLevel::kWarn, "storage", "%s: what is stored there is known now: %llu objects",

@@ -76,7 +76,7 @@ class Store {
   //                 the store begins empty, and tries again.
   // @param is_stopped  asked for each object of this first listing; true ends it early, for a store that is not needed
   //                    any more
-  // @errors none yet: a backend that is down at the start is out of use until it works
+  // @errors none yet: a backend that is down at the start is out of use until it works, from its first failure on
   static std::unique_ptr<Store> make(std::unique_ptr<Backend> backend, const StoreOptions& options,
                                      const std::function<bool()>& is_stopped = {});
 
@@ -177,6 +177,7 @@ class Store {
   std::optional<ObjectKey> witness_;
   // Of the thread that tries.
   std::atomic<bool> is_listed_{false}, ends_{false};
+  bool is_silent_ = false;  // the outage began, or goes on, with no answer
   TryPause ask_pause_, list_pause_;
   std::mutex mutex_;  // what wake_ waits for does not change between its check and its wait
   std::condition_variable wake_;

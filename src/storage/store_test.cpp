@@ -249,8 +249,31 @@ TEST_F(StoreTest, ABackendThatIsDownAtTheStartIsNoError) {
   disk_.fail(Error::make(Code::kIo, "the server is down"));
   open();
   EXPECT_EQ(known(chain), 0u);
+  EXPECT_FALSE(store_->is_up());
   disk_.fail({});
-  EXPECT_EQ(put(chain), 3u);
+  EXPECT_TRUE(comes_true([&] { return put(chain) == 3; }));
+}
+
+// Also if no engine calls it: the log of its outage has an end.
+TEST_F(StoreTest, ASharedBackendThatIsSilentAtTheStartIsOneOutageWithAnEnd) {
+  disk_.is_shared = true;
+  disk_.fail(Error::make(Code::kTimeout, "no answer"));
+  testing::internal::CaptureStderr();
+  base::set_log_level(base::LogLevel::kWarn);
+  open();
+  EXPECT_FALSE(store_->is_up());
+  EXPECT_EQ(store_->counts().outages, 1u);
+  const std::uint64_t questions = disk_.read(disk_.questions);
+  EXPECT_TRUE(comes_true([&] { return disk_.read(disk_.questions) > questions; }));
+  EXPECT_FALSE(store_->is_up());
+  disk_.fail({});
+  EXPECT_TRUE(comes_true([&] { return disk_.read(disk_.lists) != 0; }));
+  store_.reset();
+  base::set_log_level(base::LogLevel::kOff);
+  const std::string log = testing::internal::GetCapturedStderr();
+  const std::size_t began = log.find("is out of use, and tried again");
+  EXPECT_NE(began, std::string::npos) << log;
+  EXPECT_NE(log.find("is back in use", began), std::string::npos) << log;
 }
 
 TEST_F(StoreTest, AfterAnOutageItComesBackWithoutAnyCall) {
@@ -331,7 +354,7 @@ TEST_F(StoreTest, WhatABackendHasThatWasDownAtTheStartIsKnownOnceItIsThere) {
   put(chain);
   disk_.fail(Error::make(Code::kIo, "the server is down"));
   open();
-  EXPECT_TRUE(comes_true([&] { return !store_->is_up(); }));
+  EXPECT_FALSE(store_->is_up());
   EXPECT_EQ(known(chain), 0u);
   disk_.fail({});
   EXPECT_TRUE(comes_true([&] { return known(chain) == 3; }));
@@ -381,7 +404,7 @@ TEST_F(StoreTest, ABackendThatRefusesEachGetIsOneOutageAndAFewLines) {
   const std::string log = testing::internal::GetCapturedStderr();
   // Two failures, the outage, and what is known: once each.
   EXPECT_LE(std::count(log.begin(), log.end(), '\n'), 4) << log;
-  EXPECT_NE(log.find("is out of use after 3 failed calls"), std::string::npos) << log;
+  EXPECT_NE(log.find("is out of use, and tried again"), std::string::npos) << log;
   EXPECT_EQ(log.find("back in use"), std::string::npos) << log;
   EXPECT_EQ(store_->counts().outages, 1u);
   EXPECT_LE(disk_.read(disk_.gets), gets + Breaker::kFailures + 4);  // tries after 1, 2, 4 s

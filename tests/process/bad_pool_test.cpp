@@ -1,6 +1,7 @@
 // Pools that are none, that are full, that another keeper serves, or that no keeper serves.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -122,6 +123,36 @@ TEST_F(BadPool, ASecondDeviceThatDoesNotFitTakesTheFirstOneAway) {
     EXPECT_EQ(listing(), std::set<std::string>());
   });
   if (!has_tmpfs) GTEST_SKIP() << "this user cannot mount a tmpfs";
+}
+
+TEST_F(BadPool, ASizeThatWouldNotFitIsNotProposed) {
+  const bool has_tmpfs = run_in_small_tmpfs(path(""), "5m", [&] {
+    const Outcome outcome =
+        run({"pool", "create", path("kv"), "--block-bytes", "64KiB", "--capacity", "64MiB"});
+    expect_error(outcome, kRefused, {path("kv"), "5242880 available"});
+    // The least pool takes more than that.
+    EXPECT_EQ(outcome.err.find("would fit"), std::string::npos) << outcome.err;
+  });
+  if (!has_tmpfs) GTEST_SKIP() << "this user cannot mount a tmpfs";
+}
+
+TEST_F(BadPool, ASizeThatNoPoolHasIsRefusedByItsOwnNumber) {
+  expect_error(run({"pool", "create", path("kv"), "--block-bytes", "4KiB", "--size", "7EiB"}),
+               kUsage, {"--size: 8070450532247928832 bytes are too many"});
+}
+
+// Of the system: without a word, the signal for it would end the program.
+TEST_F(BadPool, ALimitOnTheSizeOfFilesIsAnError) {
+  RunOptions options;
+  options.limit = {RLIMIT_FSIZE, 1 << 20};
+  expect_error(
+      run({"pool", "create", path("kv"), "--block-bytes", "64KiB", "--capacity", "64MiB"}, options),
+      kRefused, {path("kv"), "available"});
+  EXPECT_EQ(listing(), std::set<std::string>());
+  expect_error(run({"trace", "generate", "--kind", "chat", "--requests", "30000", "--out",
+                    path("trace.jsonl")},
+                   options),
+               kRefused, {path("trace.jsonl"), "File too large"});
 }
 
 TEST_F(BadPool, AFileThatExistsIsNotOverwritten) {

@@ -176,6 +176,44 @@ TEST_F(KeeperCommand, AStandbyEndsOnASignal) {
   expect_done(standby.wait());
 }
 
+TEST_F(KeeperCommand, EventsTakeNoFileAndNoSocketInUse) {
+  const std::string pool = create_pool("kv");
+  const std::string precious = write("precious", "precious");
+  std::filesystem::create_symlink(pool, path("link"));
+  for (const std::string& file : {precious, pool, path("link")}) {
+    for (const Arguments& flags :
+         {Arguments{"--kv-events", "ipc://" + file},
+          Arguments{"--kv-events", "tcp://127.0.0.1:*", "--kv-events-replay", "ipc://" + file}}) {
+      for (const bool is_standby : {false, true}) {
+        Arguments all{"serve", "--pool", pool};
+        all.insert(all.end(), flags.begin(), flags.end());
+        if (is_standby) all.push_back("--standby");
+        expect_error(run(all), 2, {flags[flags.size() - 2] + ": " + file, "is a "});
+      }
+    }
+  }
+  EXPECT_EQ(read(precious), "precious");
+  EXPECT_TRUE(std::filesystem::is_symlink(path("link")));
+
+  const std::string events = "ipc://" + path("events"), other = create_pool("other");
+  Serving serving({"serve", "--pool", pool, "--kv-events", events});
+  ASSERT_TRUE(serving.is_ready());
+  expect_error(run({"serve", "--pool", other, "--kv-events", events}), 3,
+               {path("events"), "another process listens there"});
+  serving.send(SIGSTOP);
+  Serving successor({"serve", "--pool", pool, "--kv-events", events, "--take-over"});
+  EXPECT_TRUE(successor.is_ready());
+  successor.send(SIGTERM);
+  EXPECT_EQ(successor.wait().exit_code, 0);
+  serving.send(SIGKILL);
+  serving.wait();
+  // What is left of a process that has ended is replaced.
+  Serving next({"serve", "--pool", other, "--kv-events", events});
+  EXPECT_TRUE(next.is_ready());
+  next.send(SIGTERM);
+  EXPECT_EQ(next.wait().exit_code, 0);
+}
+
 TEST_F(KeeperCommand, AKeeperThatStallsIsNamedAndCanBeReplaced) {
   const std::string pool = create_pool("kv");
   Serving stalled({"serve", pool});
@@ -183,6 +221,13 @@ TEST_F(KeeperCommand, AKeeperThatStallsIsNamedAndCanBeReplaced) {
   const std::string pid = std::to_string(info_pid(pool));
   expect_error(run({"stop", pool, "--timeout", "1"}), 3,
                {pool, "pid " + pid, "1000 ms", "--take-over"});
+  for (const Arguments& command : {Arguments{"put", "key"}, {"get", "key"}, {"evict", "key"}}) {
+    Arguments waiting = command;
+    waiting.insert(waiting.end(), {"--pool", pool, "--wait", "1"});
+    const Outcome outcome = run(waiting, {.in = "bytes"});
+    expect_error(outcome, 3, {pool, "pid " + pid, "--take-over"});
+    EXPECT_EQ(outcome.err.find("5000 ms"), std::string::npos) << outcome.err;
+  }
   expect_error(run({"serve", pool}), 3, {pool, "keeper already"});
   Serving next({"serve", pool, "--take-over"});
   ASSERT_TRUE(next.is_ready()) << next.wait().err;

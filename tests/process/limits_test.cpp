@@ -92,5 +92,35 @@ TEST_F(Limits, OfThreadsAreAnError) {
   sweep(RLIMIT_NPROC, {1, 2, 3, 4, 5, 6, 7, 8, 1000}, true);
 }
 
+// What cannot be parsed for want of memory is no bad line: skipped, it would make the figures wrong.
+TEST_F(Limits, OfTheAddressSpaceDoNotMakeLinesOfATraceBad) {
+  constexpr int kIds = 1 << 20;
+  std::string line = R"({"timestamp": 0, "input_length": )" +
+                     std::to_string(kIds * std::uint64_t{512}) +
+                     R"(, "output_length": 1, "hash_ids": [0)";
+  for (int i = 1; i < kIds; ++i) line += "," + std::to_string(i);
+  line += "]}\n";
+  const std::string short_line =
+      R"({"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [7]})";
+  const std::string trace = write("trace.jsonl", short_line + "\n" + line + short_line + "\n");
+  const std::string expected = run({"trace", "info", trace, "--json", "-"}).out;
+  int refused = 0;
+  for (std::uint64_t mib = 60; mib <= 460; mib += 20) {
+    SCOPED_TRACE("limit " + std::to_string(mib) + " MiB");
+    RunOptions options;
+    options.limit = {RLIMIT_AS, mib * kMiB};
+    const Outcome outcome =
+        run({"trace", "info", trace, "--skip-bad-lines", "--json", "-"}, options);
+    if (outcome.exit_code == 0) {
+      EXPECT_EQ(outcome.out, expected);
+    } else {
+      ++refused;
+      EXPECT_EQ(outcome.exit_code, kRefused) << outcome.err;
+      EXPECT_NE(outcome.err.find("memory"), std::string::npos) << outcome.err;
+    }
+  }
+  EXPECT_GT(refused, 0);
+}
+
 }  // namespace
 }  // namespace cachalot::process_test

@@ -167,6 +167,38 @@ def test_bad_options(options, message):
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize("name, content, message", [
+    ("deep.toml", ".".join(["a"] * 20_000) + " = 1", "a name of more than 16 parts"),
+    ("quoted.toml", '"a.b" . ' * 17 + "c = 1", "a name of more than 16 parts"),
+    ("brackets.toml", "a = " + "[" * 20_000, "recursion"),
+    ("latin.toml", b"[tiers]\nwrite_policy = '\xe4'\n", "utf-8"),
+    ("latin.json", b'{"write_policy": "\xe4"}', "utf-8"),
+    ("surrogate.json", r'{"write_policy": "\ud800"}', "surrogates not allowed"),
+    ("nested.json", '{"host_ratio": [4]}', "'host_ratio': expected a text, a number"),
+    ("list.json", "[1, 2]", "[1, 2], expected an object"),
+    ("long.json", " " * (1 << 20) + "{}", "longer than 1 MiB"),
+])
+def test_a_bad_file_of_options_is_one_clear_error(tmp_path, name, content, message):
+    file = tmp_path / name
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(cachalot.Error) as raised:
+        cachalot.tier.read_options(f"@{file}")
+    assert str(raised.value).startswith(f"options: {file}: ") and message in str(raised.value)
+
+
+def test_options_have_bounds_and_no_surprises(tmp_path):
+    with pytest.raises(cachalot.Error, match="options: /dev/zero: longer than 1 MiB"):
+        cachalot.tier.read_options("@/dev/zero")
+    with pytest.raises(cachalot.Error, match="options: .*expected a file of options"):
+        cachalot.tier.read_options("@/tmp/\ud800.json")
+    # Dots of texts and comments are no names within names.
+    file = tmp_path / "dots.toml"
+    file.write_text("# " + "a." * 40 + "\n" + f'[tiers]\nranks = "{"a." * 40}"\n')
+    assert cachalot.tier.read_options(f"@{file}") == {"ranks": "a." * 40}
+    with pytest.raises(cachalot.InvalidArgumentError, match="no text of Unicode"):
+        Engine(host_layout="\ud800")
+
+
 @pytest.mark.parametrize("given, named", [
     ({"geometry": None}, "geometry: None, expected a cachalot.KvGeometry"),
     ({"pool": 5}, "pool: 5, expected a str or a path"),

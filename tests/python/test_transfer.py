@@ -253,6 +253,23 @@ def test_a_forked_child_does_nothing():
     assert rank.rank.statistics()["open_offers"] == 0
 
 
+def test_a_message_that_is_no_utf_8_is_text_nevertheless():
+    # A message quotes the first 60 bytes of a peer's name: half of a character.
+    model = "a" + "ä" * 40
+    prefill, decode, name = Rank("p", 1, model=model), Rank("d", 2), cachalot.random_offer_id()
+    prefill.rank.offer(name, [0], 4, deadline_s=20)
+    status = decode.rank.wait(decode.rank.ask(prefill.reference(name, 4), [1], deadline_s=20))
+    assert status["code"] == "refused" and model[:30] + "\N{REPLACEMENT CHARACTER}" in status["error"]
+
+
+def test_a_plain_file_is_no_address(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("precious")
+    with pytest.raises(cachalot.InvalidArgumentError, match="is a file, which is not replaced"):
+        Rank("p", 1, listen=f"unix:{file}")
+    assert file.read_text() == "precious"
+
+
 def test_other_weights_are_refused():
     prefill, decode, name = Rank("p", 1), Rank("d", 2, model="test@2"), cachalot.random_offer_id()
     prefill.rank.offer(name, [0], 4, deadline_s=20)

@@ -241,6 +241,33 @@ def test_whatever_a_reference_does_to_a_worker_the_prompt_is_computed():
     assert worker.take_answer().failed_asks == {"r"}
 
 
+class WaitingRank(BrokenRank):
+    """Its peer has sent what this process cannot take."""
+
+    def __init__(self):
+        self.released = []
+
+    def ask(self, *_, **__):
+        return 7
+
+    def wait(self, *_, **__):
+        raise RuntimeError("std::bad_cast")
+
+    def ended_offers(self):
+        raise RuntimeError("std::bad_cast")
+
+    def release(self, number):
+        self.released.append(number)
+
+
+def test_whatever_a_peer_does_to_a_worker_the_prompt_is_computed():
+    worker = TransferWorker(WaitingRank(), 1.0, RateLimitedLog(Log()))
+    worker.begin_loads([Ask("r", {}, [4, 5], 0, 32, KEY)])
+    assert worker.take_results() == ({"r"}, set())
+    assert worker.take_bad_pages() == {4, 5} and worker._rank.released == [7]
+    assert worker.take_answer().failed_asks == {"r"}
+
+
 def test_a_worker_without_a_cache_answers_for_each_offer():
     worker = TransferWorker(None, 1.0, RateLimitedLog(Log()))
     worker.begin_offers([Offer(7, "0" * 32, [1], 16, KEY)])

@@ -25,8 +25,8 @@ constexpr std::uint64_t kStartMs = 10'000, kRunMs = 120'000;
 Result<std::uint16_t> free_port() {
   using transfer::SocketAddress;
   CACHALOT_TRY_ASSIGN(const SocketAddress any, SocketAddress::parse("tcp:127.0.0.1:0"));
-  CACHALOT_TRY_ASSIGN(const os::FileDescriptor fd, transfer::listen_at(any));
-  CACHALOT_TRY_ASSIGN(const SocketAddress address, transfer::local_address(fd.get()));
+  CACHALOT_TRY_ASSIGN(const transfer::ListeningSocket listening, transfer::listen_at(any));
+  CACHALOT_TRY_ASSIGN(const SocketAddress address, transfer::local_address(listening.fd.get()));
   const std::string text = address.text();
   return static_cast<std::uint16_t>(std::stoul(text.substr(text.rfind(':') + 1)));
 }

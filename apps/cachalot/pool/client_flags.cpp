@@ -1,5 +1,6 @@
 #include "client_flags.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <vector>
@@ -19,13 +20,21 @@ std::uint64_t patience_ns(const ClientFlags& flags) {
   return flags.wait_s.value_or(flags.patience_s) * kNsPerSecond;
 }
 
-Result<Attached> attach_to(const ClientFlags& flags, pool::Pool pool) {
+// How long the keeper may take for an answer. It gets a second at least: a busy one is none that hangs.
+std::uint64_t answer_ns(const ClientFlags& flags, std::uint64_t deadline_ns) {
+  if (flags.timeout_ns) return *flags.timeout_ns;
+  if (!flags.wait_s) return pool::ClientOptions{}.timeout_ns;
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  return std::max(deadline_ns > now_ns ? deadline_ns - now_ns : 0, kNsPerSecond);
+}
+
+Result<Attached> attach_to(const ClientFlags& flags, pool::Pool pool, std::uint64_t deadline_ns) {
   pool::ClientOptions options;
   options.fingerprint = flags.fingerprint;
   options.name = flags.fingerprint;
   options.host = flags.host;
   options.grant_target = 1;
-  options.timeout_ns = flags.timeout_ns;
+  options.timeout_ns = answer_ns(flags, deadline_ns);
   options.recovery_ns = patience_ns(flags);
   options.reads_only = flags.reads_only;
   options.is_operator = flags.is_operator;
@@ -109,7 +118,7 @@ Result<Attached> attach(const ClientFlags& flags) {
     Result<pool::Pool> pool = open_pool(flags.paths, flags.allow_foreign_pool);
     const bool is_open = pool.ok();
     Result<Attached> attached =
-        is_open ? attach_to(flags, *std::move(pool)) : Result<Attached>(pool.error());
+        is_open ? attach_to(flags, *std::move(pool), deadline_ns) : Result<Attached>(pool.error());
     if (attached) return attached;
     const std::uint64_t now_ns = base::SteadyClock::read();
     const Code code = attached.error().code;

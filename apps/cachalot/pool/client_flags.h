@@ -21,7 +21,9 @@ struct ClientFlags {
   std::optional<std::uint32_t> slot;
   std::optional<std::uint32_t> wait_s;  // for a pool, and a keeper of it
   std::uint32_t patience_s = 0;         // without that: for a keeper of a pool that is there
-  std::uint64_t timeout_ns = pool::ClientOptions{}.timeout_ns;
+  // For each answer of the keeper. None: what is left of wait_s, and at least 1 s; without wait_s as in
+  // pool::ClientOptions
+  std::optional<std::uint64_t> timeout_ns;
   bool allow_foreign_pool = false;
   bool reads_only = false, is_operator = false;  // as in pool::ClientOptions
 };

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "pool/sizing.h"
 #include "pool_flags.h"
 
 namespace cachalot::apps {
@@ -120,6 +121,8 @@ Result<pool::Pool> create_pool(const pool::CreateOptions& options) {
   if (created || created.error().code != Code::kNoSpace || created.error().detail == 0 ||
       options.geometry.devices != 1)
     return created;
+  // Also the least pool may be too large.
+  if (!pool::fitting(options.geometry, created.error().detail)) return created;
   Error what_fits =
       Error::make(Code::kNoSpace, "%.300s: --size %llu would fit", created.error().message,
                   static_cast<unsigned long long>(created.error().detail));

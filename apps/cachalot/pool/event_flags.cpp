@@ -26,10 +26,10 @@ void EventFlags::add(CLI::App& app) {
       ->needs(live);
 }
 
-Status EventFlags::open(bool is_standby) {
+Status EventFlags::open(bool is_successor) {
   if (endpoints_.live.empty()) return {};
   CACHALOT_TRY(endpoints_.check());
-  if (is_standby) return {};
+  if (is_successor) return {};
   CACHALOT_TRY_ASSIGN(sockets_, events::Sockets::open(endpoints_));
   return {};
 }

@@ -16,9 +16,9 @@ class EventFlags {
  public:
   void add(CLI::App& app);
 
-  // Before the pool is served: opens the endpoints, or, for a standby, whose predecessor may have them, checks
-  // their form. @errors kInvalidArgument, kBusy, kPermission
-  Status open(bool is_standby);
+  // Before the pool is served: opens the endpoints; or checks them only, for a successor of a keeper that may have them.
+  // @errors kInvalidArgument, kBusy, kPermission
+  Status open(bool is_successor);
   // Where the events are, for the ready line; empty: there are none.
   std::string describe() const;
   nlohmann::json describe_json() const;

@@ -332,7 +332,7 @@ Status serve(Options& options) {
   base::set_log_level(log_level_of(options.log_level));
   (void)os::raise_descriptor_limit();  // segments of storage, subscribers, scrapes
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
-  CACHALOT_TRY(options.events.open(options.standby));
+  CACHALOT_TRY(options.events.open(options.standby || options.take_over));
   CACHALOT_TRY_ASSIGN(const Metrics metrics, listen_for_metrics(options.metrics, options.paths));
   if (options.create) {
     CACHALOT_TRY_ASSIGN(const pool::Geometry geometry,

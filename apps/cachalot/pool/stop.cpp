@@ -38,9 +38,10 @@ Status wait_for_end(const pool::Pool& pool, const pool::KeeperLine& keeper, std:
 Status stop(const Options& options) {
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.client.paths));
   ClientFlags flags = options.client;
-  flags.timeout_ns = std::uint64_t{options.timeout_s} * 1'000'000'000;
+  const std::uint64_t timeout_ns = std::uint64_t{options.timeout_s} * 1'000'000'000;
+  flags.timeout_ns = timeout_ns;
   CACHALOT_TRY_ASSIGN(Attached attached, attach(flags));
-  const std::uint64_t deadline_ns = base::SteadyClock::read() + flags.timeout_ns;
+  const std::uint64_t deadline_ns = base::SteadyClock::read() + timeout_ns;
   pool::KeeperLine keeper{};
   (void)attached.pool.state().read_keeper_line(keeper);
   const Status asked = attached.client->requests().stop_keeper();

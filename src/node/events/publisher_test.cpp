@@ -169,6 +169,19 @@ TEST_F(PublisherTest, ASubscriberMayBeTheOneThatIsBound) {
   zmq_ctx_term(context);
 }
 
+TEST(EndpointsTest, APathWhereAProcessListensIsBusyAndStaysItsOwn) {
+  const std::string file = "/dev/shm/cachalot_endpoints." + std::to_string(getpid());
+  {
+    const Result<Sockets> first = Sockets::open({"ipc://" + file, "tcp://127.0.0.1:*"});
+    ASSERT_TRUE(first) << first.error().message;
+    EXPECT_EQ(first->endpoints().live, "ipc://" + file);
+    EXPECT_EQ(Sockets::open({"ipc://" + file, ""}).error().code, Code::kBusy);
+    EXPECT_EQ(Sockets::open({"tcp://127.0.0.1:*", "ipc://" + file}).error().code, Code::kBusy);
+    EXPECT_EQ(access(file.c_str(), F_OK), 0);
+  }
+  EXPECT_NE(access(file.c_str(), F_OK), 0);
+}
+
 TEST(EndpointsTest, BadOnesAreRefusedByFlagAndValue) {
   const auto refusal = [](const Endpoints& endpoints) {
     const Result<Sockets> opened = Sockets::open(endpoints);

@@ -1,6 +1,7 @@
 #include "node/events/sockets.h"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -18,11 +19,13 @@
 #include <vector>
 
 #include "os/file_descriptor.h"
+#include "os/socket_file.h"
 
 namespace cachalot::events {
 namespace {
 
-constexpr std::string_view kConnect = "connect:";
+constexpr std::string_view kConnect = "connect:", kTcp = "tcp://", kIpc = "ipc://";
+constexpr int kBacklog = 100;            // connections that wait, as ZeroMQ has it
 constexpr int kLiveMessages = 100'000;   // queued for one subscriber
 constexpr int kReplayMessages = 8;       // likewise: the feed has the others
 constexpr int kRequests = 16;            // that one subscriber may send ahead
@@ -48,7 +51,6 @@ bool is_port(std::string_view text) {
 }
 
 Status check_form(const char* name, std::string_view endpoint) {
-  constexpr std::string_view kTcp = "tcp://", kIpc = "ipc://";
   const std::size_t colon = endpoint.rfind(':');
   const bool is_tcp =
       endpoint.starts_with(kTcp) && colon > kTcp.size() && is_port(endpoint.substr(colon + 1));
@@ -57,6 +59,33 @@ Status check_form(const char* name, std::string_view endpoint) {
   return Error::make(Code::kInvalidArgument,
                      "%s: \"%.120s\", expected tcp://ADDRESS:PORT, tcp://*:PORT or ipc://PATH",
                      name, std::string(endpoint).c_str());
+}
+
+// The path of an endpoint that has a file; nothing: "ipc://*", for which ZeroMQ makes a directory, an abstract name, or
+// TCP.
+std::optional<std::string> path_of(std::string_view endpoint) {
+  if (!endpoint.starts_with(kIpc)) return {};
+  const std::string_view path = endpoint.substr(kIpc.size());
+  if (path.starts_with('*') || path.starts_with('@')) return {};
+  return std::string(path);
+}
+
+// The error of a socket's file, which names it.
+Error of_flag(const char* name, const Error& error) {
+  // A folder that does not exist is a slip of the pen.
+  const Code code = error.code == Code::kNotFound ? Code::kInvalidArgument : error.code;
+  Error made = Error::make(code, "%s: %s", name, error.message);
+  made.os_error = error.os_error;
+  return made;
+}
+
+// An endpoint that will be bound.
+Status check_bound(const char* name, std::string_view endpoint) {
+  CACHALOT_TRY(check_form(name, endpoint));
+  const std::optional<std::string> path = path_of(endpoint);
+  if (!path) return {};
+  const Status checked = os::SocketFile::check(*path);
+  return checked ? Status() : of_flag(name, checked.error());
 }
 
 Error failed(const char* name, const std::string& endpoint, int error) {
@@ -161,6 +190,7 @@ struct Sockets::Zmq {
     void operator()(void* context) const { zmq_ctx_term(context); }
   };
   std::unique_ptr<void, EndContext> context{zmq_ctx_new()};
+  os::SocketFile live_file, replay_file;
   Socket live, replay;  // closed before the context ends
   std::optional<Peers> live_peers, replay_peers;
 
@@ -192,8 +222,9 @@ struct Sockets::Zmq {
 Status Endpoints::check() const {
   const std::string_view address = live;
   const bool connects = address.starts_with(kConnect);
-  CACHALOT_TRY(check_form("--kv-events", connects ? address.substr(kConnect.size()) : address));
-  return replay.empty() ? Status() : check_form("--kv-events-replay", replay);
+  CACHALOT_TRY(connects ? check_form("--kv-events", address.substr(kConnect.size()))
+                        : check_bound("--kv-events", address));
+  return replay.empty() ? Status() : check_bound("--kv-events-replay", replay);
 }
 
 Sockets::Sockets(std::unique_ptr<Zmq> zmq) : zmq_(std::move(zmq)) {}
@@ -203,8 +234,27 @@ Sockets::~Sockets() = default;
 
 namespace {
 
+// ZeroMQ binds to a path after it has removed whatever is there, so it gets a socket that listens already.
+Status bind_to_path(const Socket& socket, const char* name, const std::string& endpoint,
+                    const std::string& path, os::SocketFile& file) {
+  os::FileDescriptor fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) return Error::from_errno(errno, "%s: %.120s: socket", name, endpoint.c_str());
+  Result<os::SocketFile> made = os::SocketFile::listen(fd.get(), path, kBacklog);
+  if (!made) return of_flag(name, made.error());
+  set(socket, ZMQ_USE_FD, fd.get());
+  if (zmq_bind(socket.get(), endpoint.c_str()) != 0) return failed(name, endpoint, errno);
+  static_cast<void>(fd.release());  // ZeroMQ closes it
+  file = *std::move(made);
+  return {};
+}
+
 // @return the endpoint as bound
-Result<std::string> bind_to(const Socket& socket, const char* name, const std::string& endpoint) {
+Result<std::string> bind_to(const Socket& socket, const char* name, const std::string& endpoint,
+                            os::SocketFile& file) {
+  if (const std::optional<std::string> path = path_of(endpoint)) {
+    CACHALOT_TRY(bind_to_path(socket, name, endpoint, *path, file));
+    return endpoint;
+  }
   if (zmq_bind(socket.get(), endpoint.c_str()) != 0) return failed(name, endpoint, errno);
   std::array<char, 1024> bound{};
   std::size_t size = bound.size();
@@ -226,14 +276,15 @@ Result<Sockets> Sockets::open(const Endpoints& endpoints, PeerLimits limits) {
     const std::string to = endpoints.live.substr(kConnect.size());
     if (zmq_connect(zmq.live.get(), to.c_str()) != 0) return failed("--kv-events", to, errno);
   } else {
-    CACHALOT_TRY_ASSIGN(opened.endpoints_.live, bind_to(zmq.live, "--kv-events", endpoints.live));
+    CACHALOT_TRY_ASSIGN(opened.endpoints_.live,
+                        bind_to(zmq.live, "--kv-events", endpoints.live, zmq.live_file));
   }
   if (endpoints.replay.empty()) return opened;
   CACHALOT_TRY_ASSIGN(zmq.replay, zmq.make(ZMQ_ROUTER, kReplayMessages, endpoints.replay));
   set(zmq.replay, ZMQ_ROUTER_MANDATORY, 1);
   CACHALOT_TRY(zmq.watch(zmq.replay, "--kv-events-replay", limits, zmq.replay_peers));
   CACHALOT_TRY_ASSIGN(opened.endpoints_.replay,
-                      bind_to(zmq.replay, "--kv-events-replay", endpoints.replay));
+                      bind_to(zmq.replay, "--kv-events-replay", endpoints.replay, zmq.replay_file));
   return opened;
 }
 

@@ -19,13 +19,15 @@ namespace cachalot::events {
 struct Endpoints {
   std::string live;    // tcp://ADDRESS:PORT or ipc://PATH, bound; connect:ENDPOINT: connected to
   std::string replay;  // likewise, always bound; empty: no replays
-  // Their form, without a look at the machine. @errors kInvalidArgument
+  // Their form, and that an ipc PATH leads to no file that is no socket. @errors kInvalidArgument
   Status check() const;
 };
 
 class Sockets {
  public:
-  // @errors kInvalidArgument: not of the form, no such address here; kBusy: the address is in use; kPermission
+  // The socket file of a process that has ended is replaced, nothing else (os::SocketFile).
+  // @errors kInvalidArgument: not of the form, no such address here, the path leads to a file; kBusy: the address is
+  //         in use; kPermission
   // @param limits  of each of the two
   static Result<Sockets> open(const Endpoints& endpoints, PeerLimits limits = {});
   Sockets(Sockets&&) noexcept;

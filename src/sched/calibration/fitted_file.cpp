@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 
 #include "sched/timing/quantiles.h"
 #include "trace/file/byte_source.h"
@@ -95,6 +96,7 @@ Result<std::vector<FittedEntry>> parse_file(const std::string& text) {
   dom::parser parser;
   dom::element document;
   const auto error = parser.parse(text).get(document);
+  if (error == simdjson::MEMALLOC) throw std::bad_alloc();  // as containers do
   if (error != simdjson::SUCCESS) {
     return Error::make(Code::kBadInput, "not valid JSON: %s", simdjson::error_message(error));
   }

@@ -3,6 +3,7 @@
 #include <simdjson.h>
 
 #include <charconv>
+#include <new>
 
 namespace cachalot::trace {
 namespace {
@@ -22,6 +23,15 @@ bool is_hex_id(const dom::element& value, std::uint64_t& id) {
 }
 
 }  // namespace
+
+Error not_json(int error) {
+  const auto code = static_cast<simdjson::error_code>(error);
+  if (code == simdjson::MEMALLOC) throw std::bad_alloc();
+  return Error::make(Code::kBadInput, "not valid JSON: %s",
+                     code == simdjson::NUMBER_ERROR
+                         ? "a number is malformed or needs more than 64 bits"
+                         : simdjson::error_message(code));
+}
 
 Result<dom::element> field_of(const dom::object& object, const char* within,
                               std::string_view name) {

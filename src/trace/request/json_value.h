@@ -32,6 +32,10 @@ Status read_ids(const simdjson::dom::element& value, const std::string& where,
 Result<simdjson::dom::element> field_of(const simdjson::dom::object& object, const char* within,
                                         std::string_view name);
 
+// What is wrong with a text that simdjson refuses; `error` is its code. Throws std::bad_alloc if it lacked memory, as
+// containers do: the text may be right.
+Error not_json(int error);
+
 // There must be an id for each whole or begun block of the input.
 Status check_number_of_ids(const char* ids_name, std::uint64_t ids, const char* input_name,
                            std::uint64_t input_tokens, std::uint64_t block_tokens);

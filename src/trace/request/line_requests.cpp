@@ -90,9 +90,7 @@ class UndecidedParser final : public LineParser {
     simdjson::dom::parser parser{LineReader::kMaxLineBytes};
     simdjson::dom::element document;
     const auto error = parser.parse(line.data(), line.size(), false).get(document);
-    if (error != simdjson::SUCCESS) {
-      return Error::make(Code::kBadInput, "not valid JSON: %s", simdjson::error_message(error));
-    }
+    if (error != simdjson::SUCCESS) return not_json(error);
     if (!document.is_object()) {
       return Error::make(Code::kBadInput, "%s is not an object", shown_value(document).c_str());
     }

@@ -67,9 +67,7 @@ class MooncakeParser final : public LineParser {
   Result<bool> parse(std::string_view line, Request& request) override {
     dom::element document;
     const auto error = parser_.parse(line.data(), line.size(), false).get(document);
-    if (error != simdjson::SUCCESS) {
-      return Error::make(Code::kBadInput, "not valid JSON: %s", simdjson::error_message(error));
-    }
+    if (error != simdjson::SUCCESS) return not_json(error);
     dom::object object;
     if (document.get(object) != simdjson::SUCCESS) {
       return Error::make(Code::kBadInput, "%s is not an object", shown_value(document).c_str());

@@ -176,8 +176,7 @@ class WekaReader final : public RequestReader {
     dom::element document;
     const auto error = parser.parse(text).get(document);
     if (error != simdjson::SUCCESS) {
-      return Error::make(Code::kBadInput, "%s: not valid JSON: %s", shown_path_.c_str(),
-                         simdjson::error_message(error));
+      return Error::make(Code::kBadInput, "%s: %s", shown_path_.c_str(), not_json(error).message);
     }
     const Status read = session_.read(document);
     if (read) return {};

@@ -22,9 +22,7 @@ Error at_line(const LineReader& lines, const std::string& path, const char* mess
 Result<dom::object> parse_object(dom::parser& parser, std::string_view text) {
   dom::element document;
   const auto error = parser.parse(text.data(), text.size(), true).get(document);
-  if (error != simdjson::SUCCESS) {
-    return Error::make(Code::kBadInput, "not valid JSON: %s", simdjson::error_message(error));
-  }
+  if (error != simdjson::SUCCESS) return not_json(error);
   dom::object object;
   if (document.get(object) == simdjson::SUCCESS) return object;
   return Error::make(Code::kBadInput, "%s is not an object", shown_value(document).c_str());

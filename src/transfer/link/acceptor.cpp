@@ -18,21 +18,22 @@ constexpr std::uint64_t kLogNs = 60'000'000'000;
 }  // namespace
 
 Result<Acceptor> Acceptor::open(const SocketAddress& address, int epoll, std::uint64_t key) {
-  CACHALOT_TRY_ASSIGN(os::FileDescriptor fd, listen_at(address));
-  CACHALOT_TRY_ASSIGN(const SocketAddress bound, local_address(fd.get()));
+  CACHALOT_TRY_ASSIGN(ListeningSocket listening, listen_at(address));
+  const int fd = listening.fd.get();
+  CACHALOT_TRY_ASSIGN(const SocketAddress bound, local_address(fd));
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = key;
-  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd.get(), &event) != 0)
+  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0)
     return Error::from_errno(errno, "%s: epoll_ctl", bound.text().c_str());
-  return Acceptor(std::move(fd), bound, epoll, key);
+  return Acceptor(std::move(listening), bound, epoll, key);
 }
 
 void Acceptor::watch(bool is_watched) {
   epoll_event event{};
   event.events = is_watched ? static_cast<std::uint32_t>(EPOLLIN) : 0u;
   event.data.u64 = key_;
-  epoll_ctl(epoll_, EPOLL_CTL_MOD, fd_.get(), &event);
+  epoll_ctl(epoll_, EPOLL_CTL_MOD, listening_.fd.get(), &event);
 }
 
 void Acceptor::pause(std::uint64_t now_ns, int error) {
@@ -47,7 +48,8 @@ void Acceptor::pause(std::uint64_t now_ns, int error) {
 std::optional<os::FileDescriptor> Acceptor::accept(std::uint64_t now_ns) {
   if (now_ns < paused_until_ns_) return std::nullopt;
   for (;;) {
-    os::FileDescriptor fd(accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    os::FileDescriptor fd(
+        accept4(listening_.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     const int error = errno;
     const bool lacks_room =
         !fd && (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM);

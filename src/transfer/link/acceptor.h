@@ -30,12 +30,12 @@ class Acceptor {
   bool is_paused() const { return paused_until_ns_ != 0; }
 
  private:
-  Acceptor(os::FileDescriptor fd, const SocketAddress& address, int epoll, std::uint64_t key)
-      : fd_(std::move(fd)), address_(address), epoll_(epoll), key_(key) {}
+  Acceptor(ListeningSocket listening, const SocketAddress& address, int epoll, std::uint64_t key)
+      : listening_(std::move(listening)), address_(address), epoll_(epoll), key_(key) {}
   void watch(bool is_watched);
   void pause(std::uint64_t now_ns, int error);
 
-  os::FileDescriptor fd_;
+  ListeningSocket listening_;
   SocketAddress address_;
   int epoll_;
   std::uint64_t key_;

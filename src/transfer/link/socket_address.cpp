@@ -12,6 +12,7 @@
 #include <charconv>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 namespace cachalot::transfer {
 namespace {
@@ -112,10 +113,17 @@ std::string SocketAddress::text() const {
   return "tcp:" + std::string(host) + ":" + std::to_string(ntohs(in.sin_port));
 }
 
-Result<os::FileDescriptor> listen_at(const SocketAddress& address) {
+Result<ListeningSocket> listen_at(const SocketAddress& address) {
+  constexpr int kBacklog = 256;
   const std::string text = address.text();
   os::FileDescriptor fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return Error::from_errno(errno, "%s: socket", text.c_str());
+  constexpr std::string_view kFile = "unix:/";
+  if (text.starts_with(kFile)) {
+    CACHALOT_TRY_ASSIGN(os::SocketFile file,
+                        os::SocketFile::listen(fd.get(), text.substr(kFile.size() - 1), kBacklog));
+    return ListeningSocket{std::move(fd), std::move(file)};
+  }
   const int on = 1;
   // A restarted engine takes its port again at once.
   if (!address.is_unix()) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -125,8 +133,8 @@ Result<os::FileDescriptor> listen_at(const SocketAddress& address) {
     }
     return Error::from_errno(errno, "%s: bind", text.c_str());
   }
-  if (listen(fd.get(), 256) != 0) return Error::from_errno(errno, "%s: listen", text.c_str());
-  return fd;
+  if (listen(fd.get(), kBacklog) != 0) return Error::from_errno(errno, "%s: listen", text.c_str());
+  return ListeningSocket{std::move(fd), {}};
 }
 
 Result<os::FileDescriptor> begin_connect(const SocketAddress& address, const SocketAddress* from) {

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "os/file_descriptor.h"
+#include "os/socket_file.h"
 
 namespace cachalot::transfer {
 
@@ -26,8 +27,13 @@ struct SocketAddress {
   static Result<SocketAddress> parse(std::string_view text);
 };
 
-// @return a socket that listens, without blocking. Port 0: the system chooses. @errors kBusy, kPermission, kIo
-Result<os::FileDescriptor> listen_at(const SocketAddress& address);
+struct ListeningSocket {
+  os::FileDescriptor fd;
+  os::SocketFile file;  // of unix:/PATH
+};
+// @return a socket that listens, without blocking. Port 0: the system chooses.
+// @errors kBusy, kPermission, kIo; kInvalidArgument, kNotFound: as os::SocketFile
+Result<ListeningSocket> listen_at(const SocketAddress& address);
 // Begins to connect. @param from  the local address, for machines with several adapters; null: any. @errors kIo
 Result<os::FileDescriptor> begin_connect(const SocketAddress& address,
                                          const SocketAddress* from = nullptr);

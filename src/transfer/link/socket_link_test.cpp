@@ -4,10 +4,13 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -203,6 +206,29 @@ TEST(SocketAddresses, AUnixNameThatIsTooLongIsOneClearError) {
               std::string::npos)
         << cut.error().message;
   }
+}
+
+TEST(ListeningTest, AFileIsNoSocketAndStaysWhereItIs) {
+  const std::string path = "/dev/shm/cachalot_listening." + std::to_string(getpid());
+  std::ofstream(path) << "precious";
+  const std::unique_ptr<SocketTransport> transport = *SocketTransport::open();
+  const Result<std::string> refused = transport->listen("unix:" + path);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  EXPECT_NE(std::strstr(refused.error().message, "is a file"), nullptr) << refused.error().message;
+  EXPECT_EQ(unlink(path.c_str()), 0);
+  // Where a process has died, the next one listens; where one lives, it does not.
+  sockaddr_un dead{};
+  dead.sun_family = AF_UNIX;
+  std::memcpy(dead.sun_path, path.data(), path.size());
+  {
+    const os::FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&dead), sizeof dead), 0);
+  }
+  const Result<std::string> listening = transport->listen("unix:" + path);
+  ASSERT_TRUE(listening) << listening.error().message;
+  EXPECT_EQ(*listening, "unix:" + path);
+  EXPECT_EQ(transport->listen("unix:" + path).error().code, Code::kBusy);
 }
 
 }  // namespace

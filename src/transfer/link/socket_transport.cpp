@@ -38,12 +38,7 @@ Result<std::unique_ptr<SocketTransport>> SocketTransport::open() {
   return std::unique_ptr<SocketTransport>(new SocketTransport(std::move(epoll)));
 }
 
-SocketTransport::~SocketTransport() {
-  for (auto& [key, listener] : listeners_) {
-    const std::string text = listener.address().text();
-    if (text.starts_with("unix:/")) unlink(text.c_str() + 5);
-  }
-}
+SocketTransport::~SocketTransport() = default;
 
 void SocketTransport::start(LinkEvents& events, std::function<void(Link&)> accepted) {
   events_ = &events;

@@ -361,7 +361,8 @@ TEST(UcxLinks, AConnectionToNothingClosesWithAnError) {
 
 TEST(UcxLinks, APeerThatNeverAnswersCanBeClosed) {
   run_alone([] {
-    const os::FileDescriptor silent = *listen_at(*SocketAddress::parse("tcp:127.0.0.1:0"));
+    const ListeningSocket listening = *listen_at(*SocketAddress::parse("tcp:127.0.0.1:0"));
+    const os::FileDescriptor& silent = listening.fd;
     UcxPeer peer;
     Link& link = peer.connect("ucx:" + local_address(silent.get())->text().substr(4));
     peer.run_until([] { return false; }, 0.3);

@@ -118,7 +118,10 @@ class TransferWorker:
             pending.number, pending.again = self._ask(pending.ask), None
         if pending.number is None:
             return {"state": "failed", "error": "it was refused", "bytes": 0}
-        status = self._rank.wait(pending.number, timeout_s=0)
+        try:
+            status = self._rank.wait(pending.number, timeout_s=0)
+        except Exception as error:  # whatever it is, the prompt is computed; _end() stops writes into its pages
+            return {"state": "failed", "error": str(error), "bytes": 0}
         if status["state"] == "failed" and status["code"] in _AGAIN_CODES and now < pending.began + _UNKNOWN_S:
             self._rank.release(pending.number)
             pending.number, pending.again = None, now + _AGAIN_S
@@ -130,12 +133,19 @@ class TransferWorker:
             status = self._status_of(pending)
             if status["state"] != "running":
                 self._end(request, pending, status)
-        for offer_id, error in self._rank.ended_offers() if self._rank is not None else ():
+        for offer_id, error in self._ended_offers():
             job, self._may_have_sent = self._offers.pop(offer_id, None), True
             if job is not None:
                 self._answer.finished_jobs[job] = 1
             if error is not None:
                 self._log.warning("offer", "an offered prompt was not taken over: %s", error)
+
+    def _ended_offers(self) -> List[Tuple[str, Optional[str]]]:
+        try:
+            return self._rank.ended_offers() if self._rank is not None else []
+        except Exception as error:  # pages of offers that may still be read stay lent
+            self._log.warning("offer", "it is unknown which offered prompts were taken over: %s", error)
+            return []
 
     def _end(self, request: str, pending: _Pending, status: Dict[str, Any]) -> None:
         del self._pending[request]
