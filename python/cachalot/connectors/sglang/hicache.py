@@ -43,7 +43,7 @@ class CachalotStorage(HiCacheStorage):
 
         super().register_mem_pool_host(mem_pool_host)
         config, options = self._config, self._options
-        if config.attn_cp_size != 1 or config.dcp_size != 1:
+        if config.attn_cp_size != 1 or getattr(config, "dcp_size", 1) != 1:
             raise UnsupportedCacheError("context parallelism")
         place = Place(config.tp_rank, config.tp_size, config.pp_rank, config.pp_size)
         args = get_server_args()
