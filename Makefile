@@ -18,6 +18,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 LLAMA_BENCH_ARGS ?=
 DEMO_VLLM_ARGS ?=
+DEMO_SGLANG_ARGS ?=
 CACHALOT := build/release/apps/cachalot/cachalot
 
 # g++ if it is version 12 or later, else g++-12 (Ubuntu 22.04). Looked up when a build starts, after
@@ -33,7 +34,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang build-lmcache build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-lmcache test-transformers test-asan test-tsan soak soak-storage soak-transfer soak-system coverage bench bench-llama bench-vllm \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang demo-sglang build-lmcache build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-lmcache test-transformers test-asan test-tsan soak soak-storage soak-transfer soak-system coverage bench bench-llama bench-vllm \
   lint tidy format clean
 
 help: ## list the targets
@@ -172,6 +173,9 @@ demo-llama: build-llama ## two llama.cpp engines share a prompt: time to first t
 
 demo-vllm: build-vllm ## get vLLM's CPU build (6 GB); two of its servers share prompts: time to first token
 	build/vllm/venv/bin/python examples/vllm/demo.py --models build/vllm/models $(DEMO_VLLM_ARGS)
+
+demo-sglang: build-sglang ## get SGLang (6 GB); two of its servers share prompts: time to first token
+	build/sglang/venv/bin/python examples/sglang/demo.py --models build/sglang/models $(DEMO_SGLANG_ARGS)
 
 bench-llama: build-llama ## llama.cpp: time to first token, and conversations between engines; LLAMA_BENCH_ARGS goes to it
 	$(PYTHON) engines/llama/demo/bench.py --json build/bench-llama.json --svg build/bench-llama.svg $(LLAMA_BENCH_ARGS)

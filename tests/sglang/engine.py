@@ -2,8 +2,10 @@
 
 stdin, one object a line; an empty line or the end stops it:
     {"prompts": [[token…]…], "max_tokens": n, "salt": text}    answers {"tokens": [[…]…], "cached": [n…], "details": [{…}…]}
+        "stream": true, with one prompt: answers first_s as well, seconds to the first token
     {"flush": true}    flushes the cache; answers {"flush": whether it did}
     {"update": FOLDER, "flush": bool}    updates the weights in place; answers {"update": whether it did}
+    {"metrics": true}    of an engine with enable_metrics; answers {"metrics": {name: sum over its processes, …}}
 stdout, one line each. The first line says {"ready": seconds}.
 
 usage: engine.py '{"model_path": FOLDER, …}'    arguments of sglang.Engine
@@ -30,6 +32,17 @@ def generate(engine, asked) -> dict:
             "seconds": time.monotonic() - began}
 
 
+def stream(engine, asked) -> dict:
+    """Of one prompt."""
+    sampling = {"temperature": 0, "max_new_tokens": asked.get("max_tokens", 16), "ignore_eos": True}
+    began, first, last = time.monotonic(), None, None
+    for last in engine.generate(input_ids=asked["prompts"][0], sampling_params=sampling, stream=True):
+        first = first or time.monotonic() - began
+    seen = last["meta_info"]
+    return {"first_s": first, "seconds": time.monotonic() - began, "cached": [seen["cached_tokens"]],
+            "details": [seen.get("cached_tokens_details")]}
+
+
 def update(engine, folder, flush) -> bool:
     from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
 
@@ -37,6 +50,17 @@ def update(engine, folder, flush) -> bool:
     success, message = engine.loop.run_until_complete(engine.tokenizer_manager.update_weights_from_disk(asked, None))[:2]
     print(message, file=sys.stderr)
     return success
+
+
+def metrics() -> dict:
+    from prometheus_client import CollectorRegistry, multiprocess
+
+    registry, found = CollectorRegistry(), {}
+    multiprocess.MultiProcessCollector(registry)
+    for metric in registry.collect():
+        for sample in metric.samples:
+            found[sample.name] = found.get(sample.name, 0) + sample.value
+    return {"metrics": found}
 
 
 def main() -> None:
@@ -63,10 +87,12 @@ def main() -> None:
         asked = json.loads(line)
         if "update" in asked:
             say({"update": update(engine, asked["update"], asked["flush"])})
+        elif "metrics" in asked:
+            say(metrics())
         elif "flush" in asked:
             say({"flush": bool(engine.flush_cache().success)})
         else:
-            say(generate(engine, asked))
+            say((stream if asked.get("stream") else generate)(engine, asked))
     engine.shutdown()
 
 

@@ -63,22 +63,23 @@ class _Cudart:
         return lambda *arguments, **options: 0
 
 
-def _copy(sources, targets, source_slots, target_slots, page_size, **_):
-    for source, target in zip(sources, targets):
-        target[target_slots.long()] = source[source_slots.long()].to(target.device)
+# SGLang gives all arguments by name.
+def _copy(src_layers, dst_layers, src_indices, dst_indices, page_size, **_):
+    for source, target in zip(src_layers, dst_layers):
+        target[dst_indices.long()] = source[src_indices.long()].to(target.device)
 
 
-def _load_layer(hosts, devices, host_slots, device_slots, layer_id, page_size, **_):
-    host_slots = host_slots.long()
-    for host, device in zip(hosts, devices):  # [pages, layers, tokens, …], [slots, …]
-        device[device_slots.long()] = host[host_slots // page_size, layer_id, host_slots % page_size]
+def _load_layer(src_ptrs, dst_ptrs, src_indices, dst_indices, layer_id, page_size, **_):
+    host_slots = src_indices.long()
+    for host, device in zip(src_ptrs, dst_ptrs):  # [pages, layers, tokens, …], [slots, …]
+        device[dst_indices.long()] = host[host_slots // page_size, layer_id, host_slots % page_size]
 
 
-def _store_layers(devices, hosts, device_slots, host_slots, page_size, **_):
-    host_slots, layers = host_slots.long(), len(devices) // len(hosts)
-    for part, host in enumerate(hosts):
+def _store_layers(src_ptrs, dst_ptrs, src_indices, dst_indices, page_size, **_):
+    host_slots, layers = dst_indices.long(), len(src_ptrs) // len(dst_ptrs)
+    for part, host in enumerate(dst_ptrs):
         for layer in range(layers):
-            host[host_slots // page_size, layer, host_slots % page_size] = devices[part * layers + layer][device_slots.long()]
+            host[host_slots // page_size, layer, host_slots % page_size] = src_ptrs[part * layers + layer][src_indices.long()]
 
 
 sys.meta_path.insert(0, _Finder())

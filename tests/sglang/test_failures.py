@@ -1,7 +1,6 @@
 """Failures of the pool under SGLang engines: every answer is that of an engine alone."""
 
 import os
-import random
 import signal
 import time
 from pathlib import Path
@@ -150,24 +149,3 @@ def test_a_wrong_option_is_one_error_before_the_engine_serves(models, engines, o
     with pytest.raises(AssertionError, match="the engine has ended"):
         engine.answer([[1, 2, 3]])
     assert says in engine.text()
-
-
-@pytest.mark.parametrize("rounds", [int(os.environ.get("CACHALOT_SGLANG_ROUNDS", "60"))])
-def test_conversations_between_two_engines_while_the_keeper_is_killed(stage, rounds):
-    source = random.Random(7)
-    talks = [[source.randrange(3, 250) for _ in range(source.randrange(20, 300))] for _ in range(8)]
-    hits, period = 0, max(3, rounds // 10)
-    for number in range(rounds):
-        talk = source.choice(talks)
-        talk += [source.randrange(3, 250) for _ in range(source.randrange(5, 120))]
-        answer = stage.same(source.choice([stage.one, stage.two]), talk)
-        hits += from_pool(answer) > 0
-        talk += answer["tokens"][0]
-        if len(talk) > 2500:
-            del talk[:]
-            talk += [source.randrange(3, 250) for _ in range(100)]
-        if number % period == period - 3:
-            stage.pool.kill()
-        if number % period == period - 1:
-            stage.pool.serve()
-    assert hits > rounds // 8, hits

@@ -10,6 +10,8 @@ import torch
 from cachalot.connectors.access import weight_updates
 from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.sglang.linker import CachalotLinker
+from cachalot.connectors.sglang.metrics import Metrics
+from cachalot.connectors.sglang.namespace import Place
 
 PAGE = 16
 KEYS = [64 * digit for digit in "ab"]
@@ -52,7 +54,7 @@ def linker():
     made.__dict__.update(
         log=RateLimitedLog(logging.getLogger(__name__)), options=SimpleNamespace(load_timeout=1, store_timeout=1), _ranks=1,
         _page_tokens=PAGE, _attachment=Pool(), _mask=np.zeros(2, np.uint64), _updates=weight_updates.count(), _is_stale=False,
-        _queued=set(), _offloads=[], _batch=-1)
+        _queued=set(), _offloads=[], _batch=-1, _metrics=Metrics(False, Place(0, 1, 0, 1), 1))
     return made
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from contract import PACKAGE, problems
-from wheel import Wheel
+from wheel import Changed, Wheel
 
 #: The newest CPU wheel, and the newest ones of the two minor versions before it.
 VERSIONS = ["0.32.0", "0.31.0", "0.30.0"]
@@ -117,16 +117,6 @@ def test_an_older_release_is_refused_with_both_numbers(older):
 @pytest.mark.parametrize("taken", ["0.30.0", "0.32.1+cpu", "1.0", "0.1.dev7+g1234", "unknown"])
 def test_newer_releases_and_development_builds_are_taken(taken):
     versions().check(taken)
-
-
-class Changed(Wheel):
-    """A version in which a name has changed."""
-
-    def __init__(self, wheel, old, new):
-        self.archive, self.names, self._trees = wheel.archive, wheel.names, {}
-        self.old, self.new = old.encode(), new.encode()
-        read = wheel.archive.read
-        self.archive = type("Archive", (), {"read": lambda _, name: read(name).replace(self.old, self.new)})()
 
 
 CHANGES = {

@@ -7,6 +7,7 @@ raises: what failed was not found, or not stored.
 """
 
 import logging
+import time
 from typing import Any, Dict, List, Optional
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolTransferResult
@@ -16,6 +17,7 @@ from cachalot.connectors.access.group import UnsupportedCacheError
 from cachalot.connectors.access.keeper import SharedKeeper
 from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.sglang import weight_updates
+from cachalot.connectors.sglang.metrics import Metrics
 from cachalot.connectors.sglang.namespace import Place, group_of, hashes_of, host_memory, pages_of
 from cachalot.connectors.sglang.options import BACKEND_FLAG, parse
 
@@ -41,10 +43,12 @@ class CachalotStorage(HiCacheStorage):
 
         super().register_mem_pool_host(mem_pool_host)
         config, options = self._config, self._options
-        if config.attn_cp_size != 1 or config.dcp_size != 1:
+        if config.attn_cp_size != 1 or getattr(config, "dcp_size", 1) != 1:
             raise UnsupportedCacheError("context parallelism")
         place = Place(config.tp_rank, config.tp_size, config.pp_rank, config.pp_size)
-        group = group_of(get_server_args(), mem_pool_host, place, options.weights == "all", options.salt)
+        args = get_server_args()
+        group = group_of(args, mem_pool_host, place, options.weights == "all", options.salt)
+        self._metrics = Metrics(args.enable_metrics, place, group.geometry.block_bytes)
         tensors, strides, pages = host_memory(mem_pool_host)
         self._page_tokens = mem_pool_host.page_size
         self.log.info("namespace %s", group.namespace)
@@ -79,31 +83,32 @@ class CachalotStorage(HiCacheStorage):
         client, _ = self._client()
         if client is None or not keys:
             return 0
-        found = 0
+        began, found = time.monotonic(), 0
         try:
             hashes = hashes_of(keys)
             found = client.lookup(hashes)
             if found < len(keys) and self._options.storage_wait > 0:
                 found = client.prefetch(hashes, self._options.storage_wait)[0]
-            return found
         except Exception as error:  # what the pool has is a hit without the keeper
             self._failed("lookup", client, error)
-            return found
+        self._metrics.looked_up(found, time.monotonic() - began)
+        return found
 
     def batch_get_v1(self, keys: List[str], host_indices: Any, extra_info: Any = None) -> List[bool]:
         client, cache = self._client()
-        loaded = 0
+        began, loaded = time.monotonic(), 0
         if client is not None:
             try:
                 loaded = client.load(cache, hashes_of(keys), pages_of(host_indices, self._page_tokens),
                                      timeout=self._options.load_timeout)
             except Exception as error:  # whatever it is, the request is computed
                 self._failed("load", client, error)
+            self._metrics.loaded(loaded, len(keys), time.monotonic() - began)
         return [at < loaded for at in range(len(keys))]
 
     def batch_set_v1(self, keys: List[str], host_indices: Any, extra_info: Any = None) -> List[bool]:
         client, cache = self._client()
-        stored = 0
+        began, stored = time.monotonic(), 0
         if client is not None:
             before = getattr(extra_info, "prefix_keys", None)
             try:
@@ -112,6 +117,7 @@ class CachalotStorage(HiCacheStorage):
                                       timeout=self._options.store_timeout).blocks
             except Exception as error:  # whatever it is, the pages are not shared
                 self._failed("store", client, error)
+            self._metrics.stored(stored, len(keys), time.monotonic() - began)
         return [at < stored for at in range(len(keys))]
 
     # --- The interface of models with several pools, for the one that is supported --------------------

@@ -29,6 +29,7 @@ from cachalot.connectors.access.group import UnsupportedCacheError
 from cachalot.connectors.access.keeper import SharedKeeper
 from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.sglang import weight_updates
+from cachalot.connectors.sglang.metrics import Metrics
 from cachalot.connectors.sglang.namespace import Place, engine_memory, group_of, hashes_of, pages_of
 from cachalot.connectors.sglang.options import LINKER_FLAG, Options, parse
 from cachalot.errors import IoError, NoKeeperError, TimeoutError
@@ -81,8 +82,9 @@ class CachalotLinker(UnifiedCacheLinker):
         _check(params, components)
         self._page_tokens = params.page_size
         cache = params.token_to_kv_pool_allocator.get_kvcache()
-        group = group_of(server_args, cache, Place(rank, self._ranks, params.pp_rank, params.pp_size),
-                         self.options.weights == "all", self.options.salt)
+        place = Place(rank, self._ranks, params.pp_rank, params.pp_size)
+        group = group_of(server_args, cache, place, self.options.weights == "all", self.options.salt)
+        self._metrics = Metrics(server_args.enable_metrics, place, group.geometry.block_bytes)
         tensors, strides = engine_memory(cache)
         self._pages = tensors[0].shape[0] // self._page_tokens
         device = None if tensors[0].device.type == "cpu" else tensors[0].device.index
@@ -103,7 +105,7 @@ class CachalotLinker(UnifiedCacheLinker):
         self._looks_at, self._storage = 0.0, False
         self._queued: Set[str] = set()  # requests whose load has ended, and whose batch has not begun
         self._batch = -1
-        self._offloads: Deque[Tuple[Any, Any, int]] = deque()  # client, call, slots
+        self._offloads: Deque[Tuple[Any, Any, int, float]] = deque()  # client, call, slots, when it began
         self._held_slots = 0
         self._stores_at = 0.0
 
@@ -125,11 +127,12 @@ class CachalotLinker(UnifiedCacheLinker):
         client = self._attachment.get()
         if client is None or not keys or self._is_stale:
             return []
+        began, found = time.monotonic(), 0
         try:
             found = self._find(client, rid, self._hashes(keys))
         except Exception as error:  # whatever it is, the request is computed
             self._failed("lookup", client, error)
-            return []
+        self._metrics.looked_up(found, time.monotonic() - began)
         return list(range(1, found + 1))
 
     def _find(self, client: Any, rid: str, hashes: np.ndarray) -> int:
@@ -175,12 +178,13 @@ class CachalotLinker(UnifiedCacheLinker):
         client, cache = self._attachment.get_with()
         if client is None or self._is_stale:
             return False
+        began, loaded = time.monotonic(), 0
         try:
             loaded = client.load(cache, self._hashes(keys), pages_of(slots, self._page_tokens), timeout=self.options.load_timeout,
                                  stream=self._stream())
         except Exception as error:  # whatever it is, the request is computed
             self._failed("load", client, error)
-            return False
+        self._metrics.loaded(loaded, len(keys), time.monotonic() - began)
         return loaded == len(keys)
 
     def _stream(self) -> Any:
@@ -211,6 +215,7 @@ class CachalotLinker(UnifiedCacheLinker):
         if client is None or not keys or self._is_stale or time.monotonic() < self._stores_at:
             return False
         if self._held_slots + len(slots) > self.options.store_held * self._pages * self._page_tokens and self._offloads:
+            self._metrics.skipped_store()
             return False  # SGLang offers them again
         try:
             call = client.store_async(cache, self._hashes(keys), pages_of(slots, self._page_tokens), timeout=self.options.store_timeout,
@@ -219,26 +224,28 @@ class CachalotLinker(UnifiedCacheLinker):
             self._failed("store", client, error)
             return False
         self._held_slots += len(slots)
-        self._offloads.append((client, call, len(slots)))
+        self._offloads.append((client, call, len(slots), time.monotonic()))
         return True
 
     def num_completed_offloads(self) -> int:
         done = 0
-        for _, call, _ in self._offloads:
+        for _, call, _, _ in self._offloads:
             if not call.done():
                 break
             done += 1
         return done
 
     def pop_completed_offload(self) -> bool:
-        client, call, slots = self._offloads.popleft()
+        client, call, slots, began = self._offloads.popleft()
         self._held_slots -= slots
+        stored, pages, error = 0, slots // self._page_tokens, None
         try:
-            stored, pages = call.result(), slots // self._page_tokens
-        except Exception as error:
+            stored = call.result()
+        except Exception as caught:
+            error = caught
             self._failed("store", client, error)
-            return False
-        if stored < pages:
+        self._metrics.stored(stored, pages, time.monotonic() - began)
+        if stored < pages and error is None:
             self.log.warning("store", "the pool took %d of %d blocks: %s", stored, pages, call.reason)
         return stored == pages
 
@@ -258,7 +265,7 @@ class CachalotLinker(UnifiedCacheLinker):
     def _await_offloads(self) -> None:
         """All of them end within the time of one: a keeper that hangs must not hold up a flush for each."""
         until = time.monotonic() + self.options.store_timeout
-        for _, call, _ in self._offloads:
+        for _, call, _, _ in self._offloads:
             while not call.done() and time.monotonic() < until:
                 time.sleep(_POLL_S)
             if not call.done():

@@ -62,24 +62,24 @@ def _block_order(kv_cache_config: Any) -> str:
     return "layer_first_packed_hnd" if name.index("H") < name.index("N") else "layer_first_packed"
 
 
-def _state_geometry(spec: Any, layers: int, parallel: Any) -> KvGeometry:
+def _state_geometry(state: Any, layers: int, parallel: Any) -> KvGeometry:
     """A layer's state as bytes: two halves, in the place of keys and values of one token."""
-    if spec.mamba_cache_mode != "align":
-        raise UnsupportedCacheError(f"state layers with mamba_cache_mode={spec.mamba_cache_mode}, expected align,")
-    if spec.num_speculative_blocks:
+    if state.mamba_cache_mode != "align":
+        raise UnsupportedCacheError(f"state layers with mamba_cache_mode={state.mamba_cache_mode}, expected align,")
+    if state.num_speculative_blocks:
         raise UnsupportedCacheError("speculative decoding with state layers")
     if parallel.tensor_parallel_size != 1 or parallel.pipeline_parallel_size != 1:
         raise UnsupportedCacheError("a model with state layers on several ranks")
-    size = spec.real_page_size_bytes
+    size = state.real_page_size_bytes
     if size % 2:
         raise UnsupportedCacheError(f"a state of {size} bytes")
     return KvGeometry(attention="grouped", layers=layers, dtype="i8", block_tokens=1, kv_heads=1, head_dim=size // 2)
 
 
-def _state_identity(spec: Any) -> str:
+def _state_identity(state: Any) -> str:
     """What the geometry of bytes does not tell."""
-    kind = getattr(spec.mamba_type, "name", spec.mamba_type)
-    return f" state={short(f'{kind} {spec.shapes} {spec.dtypes} {spec.block_size}')}"
+    kind = getattr(state.mamba_type, "name", state.mamba_type)
+    return f" state={short(f'{kind} {state.shapes} {state.dtypes} {state.block_size}')}"
 
 
 def _geometry(spec: Any, layers: int, rank: Rank, parallel: Any, model_config: Any) -> KvGeometry:
@@ -195,6 +195,6 @@ class Identity:
             if share_tp:
                 geometry.head_group(share_tp)  # refuses what does not fit
             groups.append(Group(number, layers, geometry, model, window, block_order, share_tp))
-        if all(group.has_state for group in groups):
+        if all(one.has_state for one in groups):
             raise UnsupportedCacheError("a model of state layers only")
         return groups

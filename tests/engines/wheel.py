@@ -1,4 +1,4 @@
-"""Reads the sources in a wheel of vLLM, or in its source archive, without installing or importing it."""
+"""Reads the sources in a wheel of an engine, or in its source archive, without installing or importing it."""
 
 import ast
 import tarfile
@@ -80,7 +80,10 @@ class SourceArchive:
 
 
 class Wheel:
-    def __init__(self, path):
+    """package: the engine's own one. Members of classes of other packages are not known."""
+
+    def __init__(self, path, package="vllm"):
+        self.package = package
         self.archive = zipfile.ZipFile(path) if path.suffix == ".whl" else SourceArchive(path)
         self.names = set(self.archive.namelist())
         self._trees = {}
@@ -116,12 +119,12 @@ class Wheel:
         return False
 
     def find_class(self, module, name):
-        """A class with the members of all its bases in vLLM. None: there is none."""
+        """A class with the members of all its bases in the package. None: there is none."""
         tree = self.tree(module)
         for node in statements(tree.body) if tree is not None else ():
             if isinstance(node, ast.ClassDef) and node.name == name:
                 return self._class(module, node)
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("vllm"):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(self.package):
                 for alias in node.names:
                     if (alias.asname or alias.name) == name:
                         return self.find_class(node.module, alias.name)
@@ -142,7 +145,7 @@ class Wheel:
     def first_arguments(self, method):
         """Texts with which any module calls a method of this name."""
         for name in sorted(self.names):
-            if not name.endswith(".py") or not name.startswith("vllm/") or method.encode() not in (text := self.archive.read(name)):
+            if not name.endswith(".py") or not name.startswith(self.package + "/") or method.encode() not in (text := self.archive.read(name)):
                 continue
             for node in ast.walk(ast.parse(text)):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method:
@@ -160,3 +163,12 @@ class Wheel:
         tree = self.tree(module)
         return tree is not None and any(isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and
                                         node.func.attr == method for node in ast.walk(tree))
+
+
+class Changed(Wheel):
+    """A version in which a name has changed."""
+
+    def __init__(self, wheel, old, new):
+        self.package, self.names, self._trees = wheel.package, wheel.names, {}
+        old, new, read = old.encode(), new.encode(), wheel.archive.read
+        self.archive = type("Archive", (), {"read": lambda _, name: read(name).replace(old, new)})()
