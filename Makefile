@@ -34,7 +34,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang demo-sglang build-lmcache build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-lmcache test-transformers test-asan test-tsan soak soak-storage soak-transfer soak-system coverage bench bench-llama bench-vllm \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang demo-sglang build-lmcache build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-lmcache test-transformers test-asan test-tsan soak soak-storage soak-transfer soak-system coverage bench bench-llama bench-vllm bench-sglang \
   lint tidy format clean
 
 help: ## list the targets
@@ -182,6 +182,9 @@ bench-llama: build-llama ## llama.cpp: time to first token, and conversations be
 
 bench-vllm: build-vllm ## vLLM with the connector beside its own ways: hits, cold requests, loads, lookups; VLLM_BENCH_ARGS goes to it
 	build/vllm/venv/bin/python bench/vllm/connector.py build/vllm/models --json build/bench-vllm.json $(VLLM_BENCH_ARGS)
+
+bench-sglang: build-sglang ## SGLang with the linker beside its own ways: cold requests and hits; SGLANG_BENCH_ARGS goes to it
+	build/sglang/venv/bin/python bench/sglang/connector.py build/sglang/models --json build/bench-sglang.json $(SGLANG_BENCH_ARGS)
 
 test-asan: setup-test ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(call build,asan)

@@ -63,6 +63,14 @@ class _Cudart:
         return lambda *arguments, **options: 0
 
 
+_zeros = torch.zeros
+
+
+def _pageable_zeros(*arguments, pin_memory=False, **options):
+    """HiCache's own storages read into page-locked memory, which needs a GPU's driver."""
+    return _zeros(*arguments, **options)
+
+
 # SGLang gives all arguments by name.
 def _copy(src_layers, dst_layers, src_indices, dst_indices, page_size, **_):
     for source, target in zip(src_layers, dst_layers):
@@ -84,6 +92,7 @@ def _store_layers(src_ptrs, dst_ptrs, src_indices, dst_indices, page_size, **_):
 
 sys.meta_path.insert(0, _Finder())
 torch.cuda.cudart = lambda: _Cudart()
+torch.zeros = _pageable_zeros
 # SGLang imports these by name on a GPU only.
 builtins.transfer_kv_direct = _copy
 builtins.transfer_kv_per_layer_direct_pf_lf = _load_layer
