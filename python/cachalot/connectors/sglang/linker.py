@@ -148,7 +148,7 @@ class CachalotLinker(UnifiedCacheLinker):
                 del self._asked[next(iter(self._asked))]
             return client.prefetch(hashes, self.options.storage_wait)[0]
         except Exception as error:  # what the pool has is a hit without the keeper
-            self._failed("lookup in storage", client, error)
+            self._failed("question to the keeper about storage", client, error)
             return found
 
     def _has_storage(self, client: Any) -> bool:
@@ -260,7 +260,7 @@ class CachalotLinker(UnifiedCacheLinker):
         if what == "store" and isinstance(error, (NoKeeperError, TimeoutError)):
             # Each store would wait as long, one after the other, and hold its slots.
             self._stores_at = time.monotonic() + _STORE_PAUSE_S
-        self.log.warning(what, "a %s failed, the requests are computed: %s", what, error)
+        self.log.warning(what, "a %s failed, %s: %s", what, "its pages are not shared" if what == "store" else "its prompt is computed", error)
 
     def _await_offloads(self) -> None:
         """All of them end within the time of one: a keeper that hangs must not hold up a flush for each."""
