@@ -38,6 +38,9 @@ _ATTACH_S = 5.0
 _MOST_ASKED = 1024
 #: Nothing is stored for so long after a store that got no answer of the keeper.
 _STORE_PAUSE_S = 1.0
+#: What becomes of the request, or of its pages, after each call that may fail.
+_AFTER_FAILURE = {"lookup": "the prompt is computed", "load": "the prompt is computed", "store": "its pages are not shared",
+                  "question about storage": "only what is in the pool is used"}
 _POLL_S = 0.002
 #: Whether there is storage is asked so often.
 _LOOK_PAUSE_S = 5.0
@@ -148,7 +151,7 @@ class CachalotLinker(UnifiedCacheLinker):
                 del self._asked[next(iter(self._asked))]
             return client.prefetch(hashes, self.options.storage_wait)[0]
         except Exception as error:  # what the pool has is a hit without the keeper
-            self._failed("question to the keeper about storage", client, error)
+            self._failed("question about storage", client, error)
             return found
 
     def _has_storage(self, client: Any) -> bool:
@@ -260,7 +263,7 @@ class CachalotLinker(UnifiedCacheLinker):
         if what == "store" and isinstance(error, (NoKeeperError, TimeoutError)):
             # Each store would wait as long, one after the other, and hold its slots.
             self._stores_at = time.monotonic() + _STORE_PAUSE_S
-        self.log.warning(what, "a %s failed, %s: %s", what, "its pages are not shared" if what == "store" else "its prompt is computed", error)
+        self.log.warning(what, "a %s failed, %s: %s", what, _AFTER_FAILURE[what], error)
 
     def _await_offloads(self) -> None:
         """All of them end within the time of one: a keeper that hangs must not hold up a flush for each."""
