@@ -107,6 +107,13 @@ nb::tuple prefetch(ClientObject& self, nb::handle hashes, nb::handle wait) {
   return nb::make_tuple(found.in_pool, found.in_storage);
 }
 
+nb::tuple begin_prefetch(ClientObject& self, nb::handle hashes) {
+  const Hashes names(hashes);
+  const Prefetched found =
+      value_of(self.call([&](Client& client) { return client.prefetch(names.get(), 0); }));
+  return nb::make_tuple(found.in_pool, found.in_storage, found.is_asking);
+}
+
 std::size_t load(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb::handle pages,
                  nb::handle first_layer, nb::handle layers, nb::handle timeout, nb::handle stream) {
   const CacheId id = id_of(self, cache);
@@ -484,6 +491,11 @@ void add_client(nb::module_& module) {
           "    have come, when no more will come, or after this time. If the keeper hangs or is "
           "gone,\n"
           "    up to 0.2 s more are spent before NoKeeperError or TimeoutError")
+      .def("begin_prefetch", &begin_prefetch, nb::arg("hashes").none(),
+           nb::sig("def begin_prefetch(self, hashes: cachalot.types.Hashes) -> "
+                   "tuple[int, int, bool]"),
+           "Begins a prefetch() and returns at once. The third value: storage that other hosts\n"
+           "write, too, has not answered yet whether it has more. Call it again to know.")
       .def(
           "has_storage",
           [](ClientObject& self) {

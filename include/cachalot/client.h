@@ -229,6 +229,8 @@ struct Statistics {
 struct Prefetched {
   std::size_t in_pool = 0;     // leading blocks that are in the pool now
   std::size_t in_storage = 0;  // blocks after them that storage has
+  // Storage that other hosts write, too, has not answered yet whether it has more: ask again.
+  bool is_asking = false;
 };
 
 // Identifies an asynchronous call.
@@ -295,9 +297,10 @@ class Client {
   Result<std::size_t> lookup(std::span<const BlockHash> hashes) const;
 
   // Brings the blocks of a chain that are not in the pool, but in the storage behind it (`cachalot serve
-  // --storage`), into the pool: for all clients. Without storage it is a lookup.
-  // @param   wait_ns  0: does not wait for blocks; they come later. Else returns when they have come, when no more
-  //                   will come, or after this time
+  // --storage`), into the pool: for all clients. Without storage it is a lookup. Storage that other hosts write, too
+  // (Redis, S3), is asked for what it did not have when it was listed.
+  // @param   wait_ns  0: waits neither for answers nor for blocks; they come later. Else returns when they have come, when
+  //                   no more will come, or after this time
   // @errors  kNoKeeper, kTimeout: the keeper does not answer. At most 200 ms beyond wait_ns are spent on that
   // @cost    a request to the keeper for each 96 blocks that are not in the pool
   Result<Prefetched> prefetch(std::span<const BlockHash> hashes, std::uint64_t wait_ns = 0);

@@ -305,7 +305,7 @@ Result<bool> Client::is_fetching(std::span<const BlockHash> stored) {
 }
 
 Result<bool> Client::has_storage() {
-  CACHALOT_TRY_ASSIGN(const pool::StorageAnswer answer, impl_->session->ask_storage({}, false));
+  CACHALOT_TRY_ASSIGN(const pool::StorageAnswer answer, impl_->session->ask_storage({}, 0));
   return answer.is_up != 0;
 }
 

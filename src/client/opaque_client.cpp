@@ -269,12 +269,12 @@ Result<bool> OpaqueClient::is_fetching(std::span<const BlockHash> stored) {
 }
 
 Result<bool> OpaqueClient::has_storage() {
-  CACHALOT_TRY_ASSIGN(const pool::StorageAnswer answer, impl_->session->ask_storage({}, false));
+  CACHALOT_TRY_ASSIGN(const pool::StorageAnswer answer, impl_->session->ask_storage({}, 0));
   return answer.is_up != 0;
 }
 
 Result<std::uint64_t> OpaqueClient::storage_backlog() {
-  CACHALOT_TRY_ASSIGN(const pool::StorageAnswer answer, impl_->session->ask_storage({}, false));
+  CACHALOT_TRY_ASSIGN(const pool::StorageAnswer answer, impl_->session->ask_storage({}, 0));
   return answer.queued;
 }
 

@@ -246,12 +246,12 @@ Result<std::uint32_t> Session::evict(const BlockHash& hash, const Deadline& dead
   return client_->requests().evict(hash);
 }
 
-Result<pool::StorageAnswer> Session::ask_storage(std::span<const BlockHash> hashes, bool fetches,
-                                                 const Deadline& deadline) {
+Result<pool::StorageAnswer> Session::ask_storage(std::span<const BlockHash> hashes,
+                                                 std::uint32_t flags, const Deadline& deadline) {
   const Turn turn(*this, deadline);
   if (!turn) return no_turn("storage");
   CACHALOT_TRY(check_usable());
-  return client_->requests().ask_storage(hashes, fetches);
+  return client_->requests().ask_storage(hashes, flags);
 }
 
 void Session::note_damage(const pool::Entry& entry) {

@@ -84,7 +84,7 @@ class Session : public std::enable_shared_from_this<Session> {
                 const Deadline& deadline = {}, bool goes_on = false);
 
   // See pool::KeeperRequests.
-  Result<pool::StorageAnswer> ask_storage(std::span<const BlockHash> hashes, bool fetches,
+  Result<pool::StorageAnswer> ask_storage(std::span<const BlockHash> hashes, std::uint32_t flags,
                                           const Deadline& deadline = {});
 
   // Uses in which this session's loads found wrong bytes. note_damage() counts each once.

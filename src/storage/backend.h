@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,6 +53,10 @@ struct BackendTraits {
   // A put of the size of a removed object finds room at once, also on a full disk.
   bool reuses_space = false;
   bool keeps_objects = true;  // false: each put is accepted, and nothing is there afterwards
+  // A put of an object that is there already does not send its body.
+  bool asks_before_put = false;
+  bool is_listed = true;   // false: list() knows nothing, what is there is only asked for
+  bool is_written = true;  // false: every put is refused
 };
 
 // Deadlines are times of base::SteadyClock, in ns.
@@ -64,6 +69,14 @@ class Backend {
   // their own, which are then in an unknown state.
   virtual Status exists(std::span<const ObjectKey> keys, std::span<bool> is_there,
                         std::uint64_t deadline_ns) = 0;
+  // The heads of objects, in one round trip for each server; nothing: there is no such object, or it is damaged.
+  // For a shared backend, whose objects come and go unseen: it is asked for what its list did not have.
+  virtual Status heads(std::span<const ObjectKey> keys, std::span<std::optional<ObjectHead>> heads,
+                       std::uint64_t deadline_ns) {
+    (void)keys, (void)heads, (void)deadline_ns;
+    return Error::make(Code::kUnsupported, "storage %s: is listed, not asked",
+                       traits().name.c_str());
+  }
   virtual Status get(std::span<Get> gets, std::uint64_t deadline_ns) = 0;
   // As get, and calls arrived(get), in the same thread, for each object that was read. A backend that has several
   // objects in flight calls it while others are, so that the caller's work on one hides behind the reads of the others.

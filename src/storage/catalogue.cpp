@@ -61,6 +61,19 @@ bool Catalogue::add_locked(const ObjectHead& head) {
   }
   const NodeId parent = head.is_root() ? kNoNode : number_of({head.key.space, head.parent});
   if (!head.is_root() && parent == kNoNode) return false;
+  insert_locked(head, parent);
+  return true;
+}
+
+bool Catalogue::add_detached(const ObjectHead& head) {
+  const std::lock_guard lock(mutex_);
+  if (numbers_.contains(head.key)) return false;
+  insert_locked(head, head.is_root() ? kNoNode : number_of({head.key.space, head.parent}));
+  return true;
+}
+
+// @param parent  kNoNode: none, or it is unknown
+void Catalogue::insert_locked(const ObjectHead& head, NodeId parent) {
   NodeId node = kNoNode;
   if (free_.empty()) {
     node = static_cast<NodeId>(nodes_.size());
@@ -80,7 +93,6 @@ bool Catalogue::add_locked(const ObjectHead& head) {
   ++objects_of_[head.key.space];
   bytes_ += head.body_bytes();
   ++objects_;
-  return true;
 }
 
 bool Catalogue::touch(const ObjectKey& key) {

@@ -1,7 +1,8 @@
 // Which objects are stored, as one process knows: the tree of blocks, their order of use, and the limit.
 //
 // Invariants (is_valid)
-//   1. The parent of an object is known, or the object is a root: a block without its prefix is of no use.
+//   1. The parent of an object is known, or the object is a root: a block without its prefix is of no use. Or it was
+//      added as the first of a chain that begins elsewhere.
 //   2. The objects of all spaces are all objects.
 //   3. The sum of all sizes is bytes(). With what is reserved it is within the limits after take_victims().
 //
@@ -44,7 +45,10 @@ class Catalogue {
 
   // Adds an object, or marks it as used if it is known. @return false: its parent is not known
   bool add(const ObjectHead& head);
-  // The same for an object that take_victims() reserved room for; the reservation ends.
+  // Adds an object whose parent may be unknown: it lies in the pool, and storage that others write has what is below.
+  // @return false: it is known already
+  bool add_detached(const ObjectHead& head);
+  // The same as add() for an object that take_victims() reserved room for; the reservation ends.
   bool add_reserved(const ObjectHead& head);
   // Ends a reservation of take_victims() whose objects will not be added.
   void release(std::uint64_t bytes, std::uint64_t objects);
@@ -81,6 +85,7 @@ class Catalogue {
   };
 
   bool add_locked(const ObjectHead& head);
+  void insert_locked(const ObjectHead& head, eviction::NodeId parent);
   void release_locked(std::uint64_t bytes, std::uint64_t objects);
   eviction::NodeId number_of(const ObjectKey& key) const;
   void erase_leaf(eviction::NodeId node, std::vector<ObjectKey>& removed);

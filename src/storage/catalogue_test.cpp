@@ -30,6 +30,19 @@ TEST(CatalogueTest, AnObjectWithoutItsParentIsNotTaken) {
   EXPECT_TRUE(catalogue.is_valid());
 }
 
+TEST(CatalogueTest, AnObjectMayBeAddedWithoutItsParentAndTakesAlongWhatIsBelow) {
+  Catalogue catalogue(Limits{});
+  EXPECT_TRUE(catalogue.add_detached(head_of(5, 4)));
+  EXPECT_FALSE(catalogue.add_detached(head_of(5, 4)));
+  EXPECT_TRUE(catalogue.add(head_of(6, 5)));
+  EXPECT_TRUE(catalogue.add(head_of(1, 0)));
+  EXPECT_TRUE(catalogue.add_detached(head_of(2, 1)));
+  EXPECT_TRUE(catalogue.is_valid());
+  EXPECT_EQ(catalogue.remove(key_of(5)), (std::vector<ObjectKey>{key_of(6), key_of(5)}));
+  EXPECT_EQ(catalogue.remove(key_of(1)), (std::vector<ObjectKey>{key_of(2), key_of(1)}));
+  EXPECT_TRUE(catalogue.is_valid());
+}
+
 TEST(CatalogueTest, AChainIsCountedUpToTheFirstAbsentBlock) {
   Catalogue catalogue(Limits{});
   for (std::uint64_t i = 1; i <= 3; ++i) EXPECT_TRUE(catalogue.add(head_of(i, i - 1)));
@@ -127,8 +140,10 @@ RC_GTEST_PROP(CatalogueTest, StaysValidUnderAnyCalls, ()) {
         bool fits = false;
         (void)catalogue.take_victims(bytes, 1, parent == 0 ? nullptr : &path, fits);
         if (!fits) break;
-        if (*rc::gen::inRange(0, 8) == 0) {
+        const int then = *rc::gen::inRange(0, 8);
+        if (then <= 1) {
           catalogue.release(bytes, 1);
+          if (then == 1) (void)catalogue.add_detached(head_of(block, parent, bytes));
         } else {
           (void)catalogue.add_reserved(head_of(block, parent, bytes));
         }

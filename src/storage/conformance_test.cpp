@@ -48,6 +48,26 @@ TEST_P(BackendConformance, AbsentObjectsAreNotFoundAndHarmNoOthers) {
   EXPECT_TRUE(is_there(chain.key(0)));
 }
 
+TEST_P(BackendConformance, WhatOthersWriteIsAskedForByItsHeads) {
+  if (!backend_->traits().is_shared) GTEST_SKIP() << "is listed";
+  Chain chain(1, 100, 8192, 3), absent(2, 1, 4096);
+  ASSERT_EQ(put_all(*backend_, chain), 100u);
+  std::vector<ObjectKey> keys{absent.key(0)};
+  for (std::size_t i = 0; i < 100; ++i) keys.push_back(chain.key(i));
+  keys.push_back(chain.key(0, kOtherSpace));
+  std::vector<std::optional<ObjectHead>> heads(keys.size(), ObjectHead{});
+  ASSERT_TRUE(backend_->heads(keys, heads, soon()));
+  EXPECT_FALSE(heads.front() || heads.back());
+  for (std::size_t i = 0; i < 100; ++i) {
+    ASSERT_TRUE(heads[i + 1]) << i;
+    const ObjectHead expected = chain.head(i);
+    EXPECT_TRUE(heads[i + 1]->key == expected.key && heads[i + 1]->parent == expected.parent);
+    EXPECT_EQ(heads[i + 1]->payload_bytes, 8192u);
+    EXPECT_EQ(heads[i + 1]->tokens, 3u);
+  }
+  EXPECT_TRUE(backend_->heads({}, {}, soon()));
+}
+
 TEST_P(BackendConformance, NamespacesAreApart) {
   Chain chain(1, 8, 4096);
   ASSERT_EQ(put_all(*backend_, chain), 8u);

@@ -98,6 +98,14 @@ class EncryptedBackend final : public Backend {
                 std::uint64_t deadline_ns) override {
     return inner_->exists(keys, is_there, deadline_ns);
   }
+  Status heads(std::span<const ObjectKey> keys, std::span<std::optional<ObjectHead>> heads,
+               std::uint64_t deadline_ns) override {
+    CACHALOT_TRY(inner_->heads(keys, heads, deadline_ns));
+    for (std::optional<ObjectHead>& head : heads) {
+      if (head) head = plain_head(*head);
+    }
+    return {};
+  }
   Status remove(std::span<const ObjectKey> keys, std::uint64_t deadline_ns) override {
     return inner_->remove(keys, deadline_ns);
   }

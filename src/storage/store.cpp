@@ -112,7 +112,8 @@ std::unique_ptr<Store> Store::make(std::unique_ptr<Backend> backend, const Store
   Status listed = store->traits().is_shared
                       ? store->ask(std::min(options.list_timeout_ns, kFirstAnswerNs))
                       : Status();
-  if (listed) listed = store->fill_catalogue(true, is_stopped);
+  store->is_listed_ = !store->traits().is_listed;
+  if (listed && !store->is_listed_) listed = store->fill_catalogue(true, is_stopped);
   if (!listed) {
     base::log(LogLevel::kWarn, "storage", "%s: what is stored there is not known yet: %s",
               store->traits().name.c_str(), listed.error().message);
@@ -215,7 +216,7 @@ void Store::report(const Status& outcome) {
                   "%s: is out of use, and tried again until it works: %s", traits().name.c_str(),
                   outcome.error().message);
       }
-      if (traits().is_shared) is_listed_ = false;
+      if (traits().is_shared && traits().is_listed) is_listed_ = false;
       break;
     case OutageChange::kEnded:
       if (outage_line_.is_due())
@@ -290,7 +291,7 @@ Status Store::ask(std::uint64_t timeout_ns) {
 }
 
 void Store::remember(const ObjectKey& key) {
-  if (!traits().is_shared) return;
+  if (!traits().is_shared || !traits().is_listed) return;
   const std::lock_guard lock(witness_mutex_);
   witness_ = key;
 }
@@ -413,8 +414,20 @@ Store::Batch Store::begin_put(const BlockHash& space, const BlockHash* parent,
   return batch;
 }
 
+// Another host may have stored the same blocks: their bodies are not sent once more. Two hosts that write at the same
+// time both write, and one replaces what the other wrote by the same KV.
+void Store::learn_before_put(const BlockHash& space, std::span<const BlockPut> blocks,
+                             std::uint64_t deadline_ns) {
+  if (!traits().is_shared || traits().asks_before_put || !put_breaker_.is_closed()) return;
+  std::vector<ObjectKey> keys;
+  for (const BlockPut& block : blocks) keys.push_back({space, block.block});
+  const auto is_there = std::make_unique<bool[]>(keys.size());
+  (void)learn(keys, {is_there.get(), keys.size()}, deadline_ns);
+}
+
 std::size_t Store::put(const BlockHash& space, const BlockHash* parent, std::span<BlockPut> blocks,
                        std::uint64_t deadline_ns, const StillValid& still_valid) {
+  learn_before_put(space, blocks, deadline_ns);
   Batch batch = begin_put(space, parent, blocks);
   std::vector<Put>& puts = batch.puts;
   // Blocks of the call, of which those that are stored already come first.
@@ -548,6 +561,37 @@ void Store::get(std::span<Get> gets, std::uint64_t deadline_ns, const Backend::A
   report(outcome);
 }
 
+// --- Learn -----------------------------------------------------------------------------------------
+
+Status Store::learn(std::span<const ObjectKey> keys, std::span<bool> is_there,
+                    std::uint64_t deadline_ns) {
+  std::vector<ObjectKey> unknown;
+  std::vector<std::size_t> at;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    is_there[i] = catalogue_.contains(keys[i]);
+    if (is_there[i]) continue;
+    unknown.push_back(keys[i]);
+    at.push_back(i);
+  }
+  if (unknown.empty() || !traits().is_shared) return {};
+  if (!is_up()) {
+    return Error::make(Code::kBusy, "storage: the %s backend is out of use", traits().name.c_str());
+  }
+  std::vector<std::optional<ObjectHead>> heads(unknown.size());
+  const Status asked = backend_->heads(unknown, heads, deadline_ns);
+  report(asked);
+  CACHALOT_TRY(asked);
+  add(counters_.asked_objects, unknown.size());
+  for (std::size_t i = 0; i < heads.size(); ++i) {
+    if (!heads[i]) continue;
+    is_there[at[i]] = true;
+    if (!catalogue_.add_detached(*heads[i])) continue;
+    add(counters_.learned_objects, 1);
+    remember(heads[i]->key);
+  }
+  return {};
+}
+
 void Store::remove(const ObjectKey& key, std::uint64_t deadline_ns) {
   if (is_up()) drop(key, deadline_ns);
 }
@@ -561,7 +605,8 @@ StoreCounts Store::counts() const {
           read(counters_.evicted_objects),  read(counters_.missing_objects),
           read(counters_.damaged_objects),  read(counters_.failed_puts),
           read(counters_.failed_gets),      read(counters_.refused_puts),
-          read(counters_.over_budget_puts), breaker_.outages() + read(disappearances_)};
+          read(counters_.over_budget_puts), read(counters_.asked_objects),
+          read(counters_.learned_objects),  breaker_.outages() + read(disappearances_)};
 }
 
 }  // namespace cachalot::storage

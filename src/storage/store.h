@@ -7,6 +7,8 @@
 // It seals what it puts and verifies what it gets; knows what is there (Catalogue) and evicts where a limit is
 // reached; and takes a backend that fails out of use, until it works again.
 //
+// A backend that others write, too (is_shared), has objects that no list of this process has: learn() asks for them.
+//
 // Invariants
 //   1. Every body that get() reports as read has the seal of its key. Other bytes are counted as damaged, and
 //      their object and all below it are removed.
@@ -59,7 +61,8 @@ struct StoreCounts {
   std::uint64_t failed_puts, failed_gets;  // objects
   std::uint64_t refused_puts;      // objects: the limit has no room, or their prefix is not stored
   std::uint64_t over_budget_puts;  // objects: the write budget was spent
-  std::uint64_t outages;           // how often the backend was taken out of use
+  std::uint64_t asked_objects, learned_objects;  // of a shared backend: asked for, and there
+  std::uint64_t outages;                         // how often the backend was taken out of use
 };
 
 // A block of a chain to be stored. The parent is the block before, or `ChainPut::parent`.
@@ -101,6 +104,13 @@ class Store {
   // @param arrived  called in the same thread with each object that was verified, in any order, while others may be
   //                 in flight. It calls nothing of the store. If the backend then fails, the status says so
   void get(std::span<Get> gets, std::uint64_t deadline_ns, const Backend::Arrived& arrived = {});
+  // Asks a shared backend for objects that the catalogue does not have, and adds those that are there. A parent stands
+  // before its children, and may itself be unknown.
+  // @param is_there  filled: known now
+  // @return why the backend could not be asked; then only what was known is there
+  // @cost   one round trip to each server, if anything is unknown
+  Status learn(std::span<const ObjectKey> keys, std::span<bool> is_there,
+               std::uint64_t deadline_ns);
   // Removes an object and all below it.
   void remove(const ObjectKey& key, std::uint64_t deadline_ns);
 
@@ -116,7 +126,8 @@ class Store {
  private:
   struct Counters {
     std::atomic<std::uint64_t> put_objects, put_bytes, got_objects, got_bytes, evicted_objects,
-        missing_objects, damaged_objects, failed_puts, failed_gets, refused_puts, over_budget_puts;
+        missing_objects, damaged_objects, failed_puts, failed_gets, refused_puts, over_budget_puts,
+        asked_objects, learned_objects;
   };
 
   Store(std::unique_ptr<Backend> backend, const StoreOptions& options)
@@ -152,6 +163,8 @@ class Store {
   void remember(const ObjectKey& key);
   void try_backend();
   Batch begin_put(const BlockHash& space, const BlockHash* parent, std::span<BlockPut> blocks);
+  void learn_before_put(const BlockHash& space, std::span<const BlockPut> blocks,
+                        std::uint64_t deadline_ns);
   void keep_budget(std::vector<Put>& puts);
   void make_room(std::vector<Put>& puts, const ObjectKey* deepest, std::uint64_t deadline_ns);
   void replace_coldest(Batch& batch, std::uint64_t deadline_ns);

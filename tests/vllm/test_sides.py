@@ -100,16 +100,19 @@ class StoredPool(Pool):
 
     def __init__(self, found, stored, has_storage=True):
         super().__init__(found)
-        self.stored, self.is_there = stored, has_storage
+        self.stored, self.is_there, self.asks = stored, has_storage, 0
         self.answers, self.arrives = threading.Event(), threading.Event()
         self.answers.set()
 
     def has_storage(self):
         return self.is_there
 
-    def prefetch(self, hashes):
+    def begin_prefetch(self, hashes):
         self.answers.wait(10)
-        return self.found, min(self.stored, len(hashes) - self.found)
+        self.asks -= 1
+        if self.asks >= 0:  # storage that other hosts write has not answered yet
+            return self.found, 0, True
+        return self.found, min(self.stored, len(hashes) - self.found), False
 
     def lookup(self, hashes):
         return min(self.found + (self.stored if self.arrives.is_set() else 0), len(hashes))
@@ -407,6 +410,20 @@ def test_a_prompt_waits_for_blocks_that_storage_brings():
     pool.arrives.set()
     assert until(lambda: side.matched(request, 0), (4 * BLOCK, False)) == (4 * BLOCK, False)
     assert side.take_stats().data["storage_waits"] == 1
+    side.close()
+
+
+def test_storage_of_several_hosts_answers_each_prompt_later():
+    pool = StoredPool(found=1, stored=3)
+    pool.asks = 60
+    pool.arrives.set()
+    side = side_of(pool, options=WITH_STORAGE)
+    requests = [request_of(name, 5) for name in "abc"]
+    for request in requests:
+        assert side.matched(request, 0) == (None, False)
+    for request in requests:
+        assert until(lambda: side.matched(request, 0), (4 * BLOCK, False)) == (4 * BLOCK, False)
+    assert pool.asks < 0
     side.close()
 
 

@@ -110,6 +110,27 @@ void add_wait_flag(CLI::App& app, ClientFlags& flags) {
   add_foreign_flag(app, flags.allow_foreign_pool);
 }
 
+Result<std::size_t> ask_storage(pool::Client& client, std::span<const BlockHash> hashes,
+                                std::uint64_t until_ns) {
+  std::size_t stored = 0;
+  while (stored < hashes.size()) {
+    const std::span<const BlockHash> portion = hashes.subspan(
+        stored, std::min<std::size_t>(pool::kMaxStorageHashes, hashes.size() - stored));
+    const std::uint32_t flags = pool::kStorageAsk | (stored == 0 ? 0 : pool::kStorageIsSure);
+    CACHALOT_TRY_ASSIGN(pool::StorageAnswer answer, client.requests().ask_storage(portion, flags));
+    while (answer.is_asking != 0 && base::SteadyClock::read() < until_ns) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      CACHALOT_TRY_ASSIGN(answer, client.requests().ask_storage(portion, flags));
+    }
+    stored += answer.stored;
+    if (answer.stored < portion.size()) break;
+  }
+  if (stored != 0 && client.namespace_id() == 0) {
+    CACHALOT_TRY(client.open_namespace());
+  }
+  return stored;
+}
+
 Result<Attached> attach(const ClientFlags& flags) {
   constexpr auto kPause = std::chrono::milliseconds(10);
   const std::uint64_t deadline_ns = base::SteadyClock::read() + patience_ns(flags);

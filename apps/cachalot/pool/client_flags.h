@@ -42,6 +42,11 @@ struct Attached {
   pool::PoolClient client;
   Paths paths;
 };
+// How many leading blocks of a chain the storage behind the pool has. Waits for storage that other hosts write, too, and
+// opens the namespace if it has blocks of it.
+Result<std::size_t> ask_storage(pool::Client& client, std::span<const BlockHash> hashes,
+                                std::uint64_t until_ns);
+
 // Waits for the pool and its keeper as long as the flags say.
 // @errors as Pool::open and Pool::attach, with the pool's path in front
 Result<Attached> attach(const ClientFlags& flags);

@@ -26,15 +26,16 @@ struct Options {
 Result<bool> fetch(const Options& options, Attached& attached, const BlockHash& hash) {
   using namespace std::chrono_literals;
   pool::Client& client = attached.client.client();
-  if (client.namespace_id() == 0) return false;
   const std::uint64_t until_ns = base::SteadyClock::read() + options.storage_wait_s * 1'000'000'000;
-  CACHALOT_TRY_ASSIGN(pool::StorageAnswer answer, client.requests().ask_storage({&hash, 1}, true));
-  const bool is_stored = answer.stored != 0;
+  CACHALOT_TRY_ASSIGN(const std::size_t stored, ask_storage(client, {&hash, 1}, until_ns));
+  if (stored == 0) return false;
+  CACHALOT_TRY_ASSIGN(pool::StorageAnswer answer,
+                      client.requests().ask_storage({&hash, 1}, pool::kStorageFetch));
   while (answer.is_fetching != 0 && base::SteadyClock::read() < until_ns) {
     std::this_thread::sleep_for(1ms);
-    CACHALOT_TRY_ASSIGN(answer, client.requests().ask_storage({&hash, 1}, false));
+    CACHALOT_TRY_ASSIGN(answer, client.requests().ask_storage({&hash, 1}, 0));
   }
-  return is_stored;
+  return true;
 }
 
 Result<std::string> read_block(const Options& options, const BlockHash& hash) {

@@ -3,6 +3,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "client_flags.h"
 #include "command.h"
 #include "output.h"
@@ -13,8 +14,11 @@ namespace {
 struct Options {
   ClientFlags client;
   std::vector<std::string> keys;
+  bool asks_storage = false;
   std::string json;
 };
+
+constexpr std::uint64_t kStorageNs = 5'000'000'000;
 
 struct Looked {
   std::vector<BlockHash> hashes;
@@ -32,14 +36,20 @@ Result<Looked> look_up(const Options& options) {
   looked.found.resize(looked.hashes.size());
   looked.found.resize(attached.client->lookup(looked.hashes, looked.found));
   const std::span<const BlockHash> rest = std::span(looked.hashes).subspan(looked.found.size());
-  if (attached.client->namespace_id() == 0 || rest.empty()) return looked;
-  CACHALOT_TRY_ASSIGN(
-      const pool::StorageAnswer answer,
-      of_keeper(
-          attached,
-          attached.client->requests().ask_storage(
-              rest.first(std::min<std::size_t>(rest.size(), pool::kMaxStorageHashes)), false)));
-  looked.stored = answer.stored;
+  if (rest.empty()) return looked;
+  if (!options.asks_storage) {
+    if (attached.client->namespace_id() == 0) return looked;
+    CACHALOT_TRY_ASSIGN(
+        const pool::StorageAnswer answer,
+        of_keeper(attached,
+                  attached.client->requests().ask_storage(
+                      rest.first(std::min<std::size_t>(rest.size(), pool::kMaxStorageHashes)), 0)));
+    looked.stored = answer.stored;
+    return looked;
+  }
+  const std::uint64_t until_ns = base::SteadyClock::read() + kStorageNs;
+  CACHALOT_TRY_ASSIGN(looked.stored,
+                      of_keeper(attached, ask_storage(attached.client.client(), rest, until_ns)));
   return looked;
 }
 
@@ -76,7 +86,8 @@ int run(const Options& options) {
   if (!looked) return fail(looked.error());
   const Status written = json->write_json(report(options, *looked));
   if (!written) return fail(written.error());
-  return looked->found.empty() ? kExitFault : kExitDone;
+  return looked->found.empty() && !(options.asks_storage && looked->stored != 0) ? kExitFault
+                                                                                 : kExitDone;
 }
 
 }  // namespace
@@ -84,9 +95,10 @@ int run(const Options& options) {
 void add_lookup(CLI::App& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
   options->client.reads_only = true;
-  CLI::App* const command = app.add_subcommand(
-      "lookup",
-      "finds the longest prefix of a chain of blocks in a served pool; exit code 1 if none");
+  CLI::App* const command = app.add_subcommand("lookup",
+                                               "finds the longest prefix of a chain of blocks in a "
+                                               "served pool (with --storage: or behind it); "
+                                               "exit code 1 if none");
   command
       ->add_option("key", options->keys,
                    std::string("the blocks of a chain, from its root on; all blocks after the "
@@ -95,6 +107,8 @@ void add_lookup(CLI::App& app, Chosen& chosen) {
       ->required()
       ->expected(1, -1)
       ->type_name("KEY");
+  command->add_flag("--storage", options->asks_storage,
+                    "also ask storage that other hosts write, too; waits 5 s for it at most");
   add_client_flags(*command, options->client);
   command->add_option("--json", options->json, "write the result to FILE, or to stdout for -")
       ->type_name("FILE");

@@ -52,6 +52,7 @@ struct Options {
   std::string metrics;
   std::string json;
   StorageFlags storage;
+  PeerFlags peers;
 };
 
 constexpr std::array kLogLevels = {"debug", "info", "warn", "error", "off"};
@@ -339,7 +340,7 @@ Status serve(Options& options) {
                         make_geometry(options.geometry, options.paths));
     CACHALOT_TRY(options.storage.check_holds_a_block(geometry.block_bytes));
   }
-  ServedStorage storage(options.storage);
+  ServedStorage storage(options.storage, options.peers);
   CACHALOT_TRY(storage.prepare(options.standby     ? ServedStorage::Keeper::kStandsBy
                                : options.take_over ? ServedStorage::Keeper::kTakesOver
                                                    : ServedStorage::Keeper::kFirst));
@@ -418,6 +419,7 @@ void add_serve(CLI::App& app, Chosen& chosen) {
       ->excludes(standby);
   add_metrics_flag(*command, options->metrics);
   add_storage_flags(*command, options->storage);
+  add_peer_flags(*command, options->peers);
   command->add_option("--log-level", options->log_level, "log on stderr")
       ->type_name("NAME")
       ->check(CLI::IsMember(std::vector<std::string>(kLogLevels.begin(), kLogLevels.end())))

@@ -10,30 +10,34 @@ namespace {
 
 constexpr auto kGrace = std::chrono::seconds(2);
 
+// Of all stores.
 node::StorageFigures read_figures(node::Archive& archive) {
-  const storage::StoreCounts stored = archive.store().counts();
   const node::ArchiveCounts moved = archive.counts();
   node::StorageFigures figures;
   figures.is_up = moved.is_up;
-  figures.objects = archive.store().catalogue().objects();
-  figures.bytes = archive.store().catalogue().bytes();
   figures.queued_blocks = moved.queued_blocks;
   figures.queued_fetches = moved.queued_fetches;
-  figures.written_blocks = stored.put_objects;
-  figures.written_bytes = stored.put_bytes;
   figures.fetched_blocks = moved.fetched_blocks;
   figures.fetched_bytes = moved.fetched_bytes;
-  figures.read_bytes = stored.got_bytes;
   figures.unused_blocks = moved.unused_blocks;
-  figures.evicted_blocks = stored.evicted_objects;
   figures.lost_blocks = moved.lost_blocks;
   figures.skipped_blocks = moved.skipped_blocks;
-  figures.over_budget_blocks = stored.over_budget_puts;
-  figures.missing_blocks = stored.missing_objects;
-  figures.damaged_blocks = stored.damaged_objects;
-  figures.failed_reads = stored.failed_gets;
-  figures.failed_writes = stored.failed_puts;
-  figures.outages = stored.outages;
+  for (std::size_t i = 0; i < archive.stores(); ++i) {
+    const storage::Store& store = archive.store(i);
+    const storage::StoreCounts stored = store.counts();
+    figures.objects += store.catalogue().objects();
+    figures.bytes += store.catalogue().bytes();
+    figures.written_blocks += stored.put_objects;
+    figures.written_bytes += stored.put_bytes;
+    figures.read_bytes += stored.got_bytes;
+    figures.evicted_blocks += stored.evicted_objects;
+    figures.over_budget_blocks += stored.over_budget_puts;
+    figures.missing_blocks += stored.missing_objects;
+    figures.damaged_blocks += stored.damaged_objects;
+    figures.failed_reads += stored.failed_gets;
+    figures.failed_writes += stored.failed_puts;
+    figures.outages += stored.outages;
+  }
   return figures;
 }
 
@@ -44,70 +48,108 @@ ServedStorage::~ServedStorage() {
 }
 
 Status ServedStorage::prepare(Keeper role) {
-  if (flags_.uri.empty()) return {};
+  if (!is_wanted()) return {};
   CACHALOT_TRY_ASSIGN(store_options_.limits, flags_.limits());
   CACHALOT_TRY_ASSIGN(store_options_.write_bytes_per_day, flags_.write_bytes_per_day());
   CACHALOT_TRY_ASSIGN(options_.policy, flags_.policy());
-  CACHALOT_TRY(storage::check_backend(flags_.uri, flags_.secrets()));
+  CACHALOT_TRY_ASSIGN(peers_options_, peer_flags_.options());
+  for (const std::string& uri : flags_.uris)
+    CACHALOT_TRY(storage::check_backend(uri, flags_.secrets()));
+  backends_.resize(flags_.uris.size());
   if (role == Keeper::kStandsBy) return {};
-  Result<std::unique_ptr<storage::Backend>> opened =
-      storage::open_backend(flags_.uri, flags_.secrets());
-  if (!opened && role == Keeper::kTakesOver && opened.error().code == Code::kBusy) return {};
-  if (!opened) return opened.error();
-  backend_ = *std::move(opened);
+  for (std::size_t i = 0; i < backends_.size(); ++i) {
+    Result<std::unique_ptr<storage::Backend>> opened =
+        storage::open_backend(flags_.uris[i], flags_.secrets());
+    if (!opened && role == Keeper::kTakesOver && opened.error().code == Code::kBusy) continue;
+    if (!opened) return opened.error();
+    backends_[i] = *std::move(opened);
+  }
   return {};
 }
 
 void ServedStorage::start(pool::Pool& pool, pool::Keeper& keeper, node::MetricsServer* metrics) {
-  if (flags_.uri.empty()) return;
+  if (!is_wanted()) return;
   pool_ = &pool;
   keeper_ = &keeper;
   metrics_ = metrics;
   thread_ = std::thread([this] { open(); });
 }
 
-// A predecessor that hangs still owns its directory: try again until its process has ended.
-void ServedStorage::open() {
+template <class T>
+std::optional<T> ServedStorage::open_in_the_end(const std::function<Result<T>()>& open,
+                                                const char* what) {
   constexpr auto kPause = std::chrono::milliseconds(10);
   constexpr int kPauses = 100;
   bool is_told = false;
-  while (backend_ == nullptr && !stop_.load(std::memory_order_relaxed)) {
-    Result<std::unique_ptr<storage::Backend>> opened =
-        storage::open_backend(flags_.uri, flags_.secrets());
+  while (!is_stopping()) {
+    Result<T> opened = open();
     if (opened) {
-      backend_ = *std::move(opened);
-      break;
+      if (is_told) base::log(base::LogLevel::kWarn, what, "in use now");
+      return *std::move(opened);
     }
-    if (!std::exchange(is_told, true)) {
-      base::log(base::LogLevel::kWarn, "storage", "not in use yet: %s", opened.error().message);
-    }
-    for (int i = 0; i < kPauses && !stop_.load(std::memory_order_relaxed); ++i)
-      std::this_thread::sleep_for(kPause);
+    if (!std::exchange(is_told, true))
+      base::log(base::LogLevel::kWarn, what, "not in use yet: %s", opened.error().message);
+    for (int i = 0; i < kPauses && !is_stopping(); ++i) std::this_thread::sleep_for(kPause);
   }
-  if (backend_ == nullptr) return;
+  return {};
+}
+
+// Lists what is there.
+void ServedStorage::add(std::unique_ptr<storage::Backend> backend, bool is_late) {
   {
     const std::lock_guard lock(mutex_);
-    cancel_ = backend_->cancel_signal();
-    if (cancel_ && stop_.load(std::memory_order_relaxed)) cancel_->raise();
+    if (auto cancel = backend->cancel_signal()) {
+      if (is_stopping()) cancel->raise();
+      cancels_.push_back(std::move(cancel));
+    }
   }
   std::unique_ptr<storage::Store> store =
-      storage::Store::make(std::move(backend_), store_options_,
-                           [this] { return stop_.load(std::memory_order_relaxed); });
-  if (is_told) {
-    base::log(base::LogLevel::kWarn, "storage", "in use now: it has %llu blocks",
+      storage::Store::make(std::move(backend), store_options_, [this] { return is_stopping(); });
+  if (is_late || store->traits().is_listed) {
+    base::log(base::LogLevel::kInfo, "storage", "%s: has %llu blocks", store->traits().name.c_str(),
               static_cast<unsigned long long>(store->catalogue().objects()));
   }
   const std::lock_guard lock(mutex_);
-  store_ = std::move(store);
+  stores_.push_back(std::move(store));
+}
+
+// A predecessor that hangs still owns its directory, and a registry may be down: they are tried again.
+void ServedStorage::open() {
+  if (peer_flags_.is_given()) {
+    std::optional<std::unique_ptr<node::Peers>> opened =
+        open_in_the_end<std::unique_ptr<node::Peers>>(
+            [this] { return node::Peers::open(pool_->access(), peers_options_); }, "peers");
+    if (!opened) return;
+    peers_ = *std::move(opened);
+    base::log(base::LogLevel::kInfo, "peers", "other hosts reach this pool at %s",
+              peers_->addresses().front().c_str());
+    add(node::make_peer_backend(*peers_), false);
+  }
+  for (std::size_t i = 0; i < backends_.size(); ++i) {
+    const bool is_late = backends_[i] == nullptr;
+    if (is_late) {
+      std::optional<std::unique_ptr<storage::Backend>> opened =
+          open_in_the_end<std::unique_ptr<storage::Backend>>(
+              [&] { return storage::open_backend(flags_.uris[i], flags_.secrets()); }, "storage");
+      if (!opened) return;
+      backends_[i] = *std::move(opened);
+    }
+    add(std::move(backends_[i]), is_late);
+  }
+  const std::lock_guard lock(mutex_);
+  is_ready_ = true;
 }
 
 void ServedStorage::join_when_ready() {
   if (archive_ || keeper_ == nullptr) return;
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || store_ == nullptr) return;
-  base::log(base::LogLevel::kInfo, "storage", "in use: it has %llu blocks",
-            static_cast<unsigned long long>(store_->catalogue().objects()));
-  archive_.emplace(*pool_, *keeper_, std::move(store_), options_);
+  if (!lock || !is_ready_) return;
+  base::log(base::LogLevel::kInfo, "storage", "in use");
+  archive_.emplace(*pool_, *keeper_, std::move(stores_), options_);
+  if (peers_) {
+    keeper_->observe(peers_->observer());
+    peers_->observer().on_repaired();  // what was published before it was told
+  }
   if (metrics_ != nullptr) metrics_->show_storage([this] { return read_figures(*archive_); });
 }
 
@@ -115,18 +157,21 @@ void ServedStorage::end() {
   stop_.store(true, std::memory_order_relaxed);
   if (!archive_) {  // nothing waits to be written
     const std::lock_guard lock(mutex_);
-    if (cancel_) cancel_->raise();
+    for (const auto& cancel : cancels_) cancel->raise();
   }
   // What a server still answers is kept; one that hangs is not waited for.
   const std::jthread canceller([this](const std::stop_token& ended) {
     std::unique_lock lock(mutex_);
     std::condition_variable_any never;
     if (never.wait_for(lock, ended, kGrace, [] { return false; }) || ended.stop_requested()) return;
-    if (cancel_) cancel_->raise();
+    for (const auto& cancel : cancels_) cancel->raise();
   });
   if (thread_.joinable()) thread_.join();
   if (metrics_ != nullptr) metrics_->show_storage({});
+  if (archive_ && peers_) keeper_->end_observing(peers_->observer());
   archive_.reset();
+  stores_.clear();
+  peers_.reset();
 }
 
 }  // namespace cachalot::apps

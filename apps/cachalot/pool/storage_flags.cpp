@@ -39,7 +39,7 @@ Result<storage::Limits> StorageFlags::limits() const {
 
 Status StorageFlags::check_holds_a_block(std::uint64_t block_bytes) const {
   CACHALOT_TRY_ASSIGN(const storage::Limits limits, this->limits());
-  if (uri.empty() || limits.bytes >= block_bytes) return {};
+  if (uris.empty() || limits.bytes >= block_bytes) return {};
   return Error::make(Code::kInvalidArgument,
                      "--storage-capacity: %.40s is less than one block, expected at least %llu "
                      "bytes",
@@ -69,10 +69,13 @@ void add_storage_flags(CLI::App& command, StorageFlags& flags) {
   CLI::Option* const uri =
       command
           .add_option(
-              "--storage", flags.uri,
-              "keep blocks in storage behind the pool, so that eviction does not lose them: " +
+              "--storage", flags.uris,
+              "keep blocks in storage behind the pool, so that eviction does not lose them; may be "
+              "given several times, then each limit is that of each: " +
                   all_forms())
           ->type_name("URI")
+          ->expected(1)
+          ->take_all()
           ->group(kGroup);
   const auto add = [&](const char* name, std::string& value, const char* help, const char* type) {
     return command.add_option(name, value, help)->type_name(type)->group(kGroup)->needs(uri);

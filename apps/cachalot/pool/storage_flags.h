@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "node/archive/archive_options.h"
 #include "storage/backends.h"
@@ -14,7 +15,7 @@
 namespace cachalot::apps {
 
 struct StorageFlags {
-  std::string uri;  // empty: no storage
+  std::vector<std::string> uris;  // none: no storage
   std::string capacity, capacity_blocks;
   std::string write_policy = "through";
   std::string key_file;

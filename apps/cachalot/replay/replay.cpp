@@ -157,7 +157,11 @@ Result<replay::ReplayOptions> options_of(const Flags& flags) {
   CACHALOT_TRY_ASSIGN(options.speed, parse_speed(flags.speed));
   options.domain =
       flags.domain == "coherent" ? memory::DomainKind::kCoherent : memory::DomainKind::kNoncoherent;
-  options.storage.uri = flags.storage.uri;
+  if (flags.storage.uris.size() > 1) {
+    return Error::make(Code::kInvalidArgument, "--storage: %zu times, expected one storage",
+                       flags.storage.uris.size());
+  }
+  if (!flags.storage.uris.empty()) options.storage.uri = flags.storage.uris.front();
   options.storage.secrets = flags.storage.secrets();
   CACHALOT_TRY_ASSIGN(options.storage.limits, flags.storage.limits());
   CACHALOT_TRY(flags.storage.check_holds_a_block(options.block_bytes));

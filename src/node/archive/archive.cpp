@@ -32,32 +32,79 @@ const char* write_policy_name(WritePolicy policy) {
   return "back";
 }
 
+namespace {
+
+std::vector<storage::Store*> pointers(std::span<const std::unique_ptr<storage::Store>> stores) {
+  std::vector<storage::Store*> all;
+  for (const auto& store : stores) all.push_back(store.get());
+  return all;
+}
+
+std::vector<std::unique_ptr<storage::Store>> one(std::unique_ptr<storage::Store> store) {
+  std::vector<std::unique_ptr<storage::Store>> stores;
+  stores.push_back(std::move(store));
+  return stores;
+}
+
+}  // namespace
+
 Archive::Archive(pool::Pool& pool, pool::Keeper& keeper, std::unique_ptr<storage::Store> store,
                  const ArchiveOptions& options)
+    : Archive(pool, keeper, one(std::move(store)), options) {}
+
+Archive::Archive(pool::Pool& pool, pool::Keeper& keeper,
+                 std::vector<std::unique_ptr<storage::Store>> stores, const ArchiveOptions& options)
     : keeper_(keeper),
-      store_(std::move(store)),
+      stores_(std::move(stores)),
+      sources_(pointers(stores_)),
       stuck_after_ns_(kStepsOfStuck * options.io_timeout_ns),
-      archiver_(pool.access(), *store_, fetched_, options),
-      fetcher_(pool, *store_, fetched_, options) {
-  keeper_.observe(archiver_.observer());
+      fetched_(std::any_of(stores_.begin(), stores_.end(),
+                           [](const auto& store) { return store->traits().is_written; })),
+      fetcher_(pool, sources_, fetched_, options),
+      finder_(sources_, fetcher_, options.queued_fetches) {
+  for (const auto& store : stores_) {
+    if (store->traits().is_written)
+      archivers_.emplace_back(pool.access(), *store, fetched_, options);
+  }
+  for (Archiver& archiver : archivers_) keeper_.observe(archiver.observer());
   keeper_.set_storage_desk(this);
 }
 
 Archive::~Archive() {
   keeper_.set_storage_desk(nullptr);
-  keeper_.end_observing(archiver_.observer());
+  for (Archiver& archiver : archivers_) keeper_.end_observing(archiver.observer());
+}
+
+std::uint64_t Archive::queued() const {
+  std::uint64_t queued = 0;
+  for (const Archiver& archiver : archivers_) queued += archiver.queued();
+  return queued;
+}
+
+// "redis", or of several "peers+redis".
+std::string Archive::names() const {
+  std::string names;
+  for (const auto& store : stores_) names += (names.empty() ? "" : "+") + store->traits().name;
+  return names;
 }
 
 pool::StorageAnswer Archive::answer(const pool::StorageQuestion& question) {
   pool::StorageAnswer answer;
   answer.is_up = is_up();
-  answer.queued = static_cast<std::uint32_t>(archiver_.queued());
+  answer.queued = static_cast<std::uint32_t>(queued());
   if (question.hashes.empty()) return answer;
   answer.stored =
-      static_cast<std::uint32_t>(store_->catalogue().count_prefix(question.space, question.hashes));
-  if (answer.stored == 0 || answer.is_up == 0) return answer;
+      static_cast<std::uint32_t>(sources_.count_prefix(question.space, question.hashes));
+  if (answer.is_up == 0) return answer;
+  if (question.asks && answer.stored < question.hashes.size()) {
+    answer.is_asking = finder_.ask({question.namespace_id, question.space, question.hashes,
+                                    answer.stored, question.fetches, question.is_sure});
+  }
+  if (answer.stored == 0) return answer;
   const std::span<const BlockHash> stored = question.hashes.first(answer.stored);
-  if (question.fetches) fetcher_.ask(question.namespace_id, question.space, stored);
+  // What is being asked for is fetched in one go when the answer is there.
+  if (question.fetches && answer.is_asking == 0)
+    fetcher_.ask(question.namespace_id, question.space, stored);
   // A chain in work is known by the last block that was stored when it was asked for. A damaged block, and those after
   // it, are stored no more before the blocks in front of it have come.
   answer.is_fetching =
@@ -68,28 +115,45 @@ pool::StorageAnswer Archive::answer(const pool::StorageQuestion& question) {
 // If a thread hangs, nothing is written or fetched, although the backend may work.
 bool Archive::is_up() {
   const std::uint64_t now_ns = base::SteadyClock::read();
-  const std::uint64_t oldest_ns =
-      std::min(archiver_.turn_ns(), fetcher_.step_ns().value_or(now_ns));
+  std::uint64_t oldest_ns =
+      std::min(fetcher_.step_ns().value_or(now_ns), finder_.step_ns().value_or(now_ns));
+  for (const Archiver& archiver : archivers_) oldest_ns = std::min(oldest_ns, archiver.turn_ns());
   const bool is_stuck = now_ns > oldest_ns && now_ns - oldest_ns > stuck_after_ns_;
   if (is_stuck_.exchange(is_stuck, std::memory_order_relaxed) != is_stuck) {
-    base::log(base::LogLevel::kError, "storage", "%s: %s", store_->traits().name.c_str(),
+    base::log(base::LogLevel::kError, "storage", "%s: %s", names().c_str(),
               is_stuck ? "a thread of the storage hangs: out of use" : "its threads work again");
   }
-  return !is_stuck && store_->is_up();
+  return !is_stuck && sources_.is_up();
 }
 
 pool::StorageState Archive::state() {
-  const storage::Catalogue& catalogue = store_->catalogue();
-  return {store_->traits().name, is_up(),
-          catalogue.objects(),   catalogue.bytes(),
-          archiver_.queued(),    store_->counts().outages,
-          store_->last_error()};
+  pool::StorageState state;
+  state.kind = names();
+  state.is_up = is_up();
+  state.queued_blocks = queued();
+  for (const auto& store : stores_) {
+    state.objects += store->catalogue().objects();
+    state.bytes += store->catalogue().bytes();
+    state.outages += store->counts().outages;
+    if (state.last_error.empty()) state.last_error = store->last_error();
+  }
+  return state;
 }
 
 ArchiveCounts Archive::counts() {
-  return {archiver_.queued(),       fetcher_.queued(),  is_up(),
-          archiver_.skipped(),      archiver_.lost(),   fetcher_.fetched_blocks(),
-          fetcher_.fetched_bytes(), archiver_.unused(), fetcher_.refused()};
+  ArchiveCounts counts{};
+  counts.queued_blocks = queued();
+  counts.queued_fetches = fetcher_.queued();
+  counts.is_up = is_up();
+  for (const Archiver& archiver : archivers_) {
+    counts.skipped_blocks += archiver.skipped();
+    counts.lost_blocks += archiver.lost();
+    counts.unused_blocks += archiver.unused();
+  }
+  counts.fetched_blocks = fetcher_.fetched_blocks();
+  counts.fetched_bytes = fetcher_.fetched_bytes();
+  counts.refused_fetches = fetcher_.refused();
+  return counts;
 }
 
 }  // namespace cachalot::node

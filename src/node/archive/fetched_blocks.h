@@ -14,8 +14,12 @@ namespace cachalot::node {
 
 class FetchedBlocks {
  public:
+  // @param is_counting  false: nothing would take them
+  explicit FetchedBlocks(bool is_counting) : is_counting_(is_counting) {}
+
   // Before the block is published.
   void add(const storage::ObjectKey& key) {
+    if (!is_counting_) return;
     const std::lock_guard lock(mutex_);
     unused_.insert(key);
   }
@@ -30,6 +34,7 @@ class FetchedBlocks {
   }
 
  private:
+  const bool is_counting_;
   mutable std::mutex mutex_;
   std::unordered_set<storage::ObjectKey> unused_;
 };

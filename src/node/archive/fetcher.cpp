@@ -18,9 +18,9 @@ constexpr std::uint64_t kAttachPauseNs = 1'000'000'000;
 
 }  // namespace
 
-Fetcher::Fetcher(pool::Pool& pool, storage::Store& store, FetchedBlocks& fetched,
+Fetcher::Fetcher(pool::Pool& pool, Sources& sources, FetchedBlocks& fetched,
                  const ArchiveOptions& options)
-    : pool_(pool), store_(store), fetched_(fetched), options_(options), thread_([this] {
+    : pool_(pool), sources_(sources), fetched_(fetched), options_(options), thread_([this] {
         run();
       }) {}
 
@@ -110,7 +110,7 @@ bool Fetcher::stands_in_pool(const Request& request, std::size_t first) {
     before = request.hashes[first - 1];
   } else {
     const std::optional<storage::ObjectHead> head =
-        store_.catalogue().find({request.space, request.hashes[0]});
+        sources_.find({request.space, request.hashes[0]});
     if (!head) return false;
     if (head->is_root()) return true;
     before = head->parent;
@@ -119,12 +119,19 @@ bool Fetcher::stands_in_pool(const Request& request, std::size_t first) {
   return (*client_)->lookup({&before, 1}, {&found, 1}) == 1;
 }
 
+// Of a block that storage has, also one that others have put there unseen.
+std::optional<storage::ObjectHead> Fetcher::head_of(const ObjectKey& key) {
+  const std::uint64_t deadline_ns = base::SteadyClock::read() + options_.io_timeout_ns;
+  bool is_there = false;
+  (void)sources_.learn({&key, 1}, {&is_there, 1}, deadline_ns);
+  return sources_.find(key);
+}
+
 // A chain may be asked for from its middle: the blocks before it that the pool lacks come first. Not if the pool is
 // too small for them all: the next part of a chain that does not fit would read its beginning again.
 void Fetcher::begin_in_pool(Request& request) {
   std::vector<BlockHash> before;  // the nearest first
-  std::optional<storage::ObjectHead> head =
-      store_.catalogue().find({request.space, request.hashes.front()});
+  std::optional<storage::ObjectHead> head = sources_.find({request.space, request.hashes.front()});
   const std::size_t capacity = pool_.access().geometry.capacity_blocks;
   while (head && !head->is_root()) {
     if (before.size() + request.hashes.size() >= capacity) return;
@@ -132,7 +139,7 @@ void Fetcher::begin_in_pool(Request& request) {
     pool::Found found;
     if ((*client_)->lookup({&parent, 1}, {&found, 1}) == 1) break;
     before.push_back(parent);
-    head = store_.catalogue().find({request.space, parent});
+    head = head_of({request.space, parent});
   }
   request.hashes.insert(request.hashes.begin(), before.rbegin(), before.rend());
 }
@@ -168,7 +175,7 @@ std::size_t Fetcher::fetch_some(const Request& request, std::size_t first) {
   std::vector<PoolPayloads::Target> targets;
   for (std::size_t i = first; i < request.hashes.size() && targets.size() < kBatchBlocks; ++i) {
     const std::optional<storage::ObjectHead> known =
-        store_.catalogue().find({request.space, request.hashes[i]});
+        sources_.find({request.space, request.hashes[i]});
     if (!known || known->payload_bytes > access.geometry.block_bytes) break;
     targets.push_back({kNoBlock, static_cast<std::uint32_t>(known->payload_bytes)});
   }
@@ -195,11 +202,11 @@ std::size_t Fetcher::fetch_some(const Request& request, std::size_t first) {
     batch.gets.push_back({{request.space, batch.hashes[i]}, payloads.room(i)});
   // Always with a checksum: engines that verify take a block without one for damaged.
   std::vector<std::uint64_t> checksums(targets.size());
-  store_.get(batch.gets, base::SteadyClock::read() + options_.io_timeout_ns,
-             [&](const storage::Get& get) {
-               const auto i = static_cast<std::size_t>(&get - batch.gets.data());
-               checksums[i] = payloads.finish_write(i);
-             });
+  sources_.get(batch.gets, base::SteadyClock::read() + options_.io_timeout_ns,
+               [&](const storage::Get& get) {
+                 const auto i = static_cast<std::size_t>(&get - batch.gets.data());
+                 checksums[i] = payloads.finish_write(i);
+               });
   return commit(request, batch, written_blocks(request, batch, targets, checksums));
 }
 

@@ -21,15 +21,15 @@
 #include "node/archive/archive_options.h"
 #include "node/archive/fetched_blocks.h"
 #include "node/archive/pool_payloads.h"
+#include "node/archive/sources.h"
 #include "pool/pool.h"
-#include "storage/store.h"
 
 namespace cachalot::node {
 
 class Fetcher {
  public:
   // All outlive it.
-  Fetcher(pool::Pool& pool, storage::Store& store, FetchedBlocks& fetched,
+  Fetcher(pool::Pool& pool, Sources& sources, FetchedBlocks& fetched,
           const ArchiveOptions& options);
   ~Fetcher();
 
@@ -61,6 +61,7 @@ class Fetcher {
   void run();
   Status attach();
   bool stands_in_pool(const Request& request, std::size_t first);
+  std::optional<storage::ObjectHead> head_of(const storage::ObjectKey& key);
   void begin_in_pool(Request& request);
   void fetch(Request request);
   // Fetches the next blocks of a chain. @return how many; 0: no more can be had
@@ -72,7 +73,7 @@ class Fetcher {
                      std::span<const pool::WrittenBlock> written);
 
   pool::Pool& pool_;
-  storage::Store& store_;
+  Sources& sources_;
   FetchedBlocks& fetched_;
   const ArchiveOptions options_;
   std::optional<pool::PoolClient> client_;  // its thread's

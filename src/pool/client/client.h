@@ -173,6 +173,8 @@ class Client {
 
   // For a client that chooses_namespaces, between two calls, after all its commits were answered.
   void choose_namespace(std::uint32_t id) { namespace_.choose(id); }
+  // Of a client that reads only: looks again whether the namespace exists.
+  Status open_namespace() { return namespace_.open(); }
   // 0: it does not exist (reads_only). @threads any
   std::uint32_t namespace_id() const { return namespace_.id(); }
   bool writes_checksums() const { return writer_.writes_checksums(); }

@@ -28,6 +28,7 @@ class ClientNamespace {
   Status open();
   // Of a client that chooses_namespaces.
   void choose(std::uint32_t id) { id_.store(id, std::memory_order_relaxed); }
+  const BlockHash& digest() const { return digest_; }
   // 0: the namespace does not exist (reads_only).
   std::uint32_t id() const { return id_.load(std::memory_order_relaxed); }
 

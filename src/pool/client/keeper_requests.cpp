@@ -73,7 +73,8 @@ Result<std::uint32_t> KeeperRequests::fence(std::uint32_t client) {
   return calls_.answer<FenceAnswer>().released;
 }
 
-Result<StorageAnswer> KeeperRequests::ask_storage(std::span<const BlockHash> hashes, bool fetches) {
+Result<StorageAnswer> KeeperRequests::ask_storage(std::span<const BlockHash> hashes,
+                                                  std::uint32_t flags) {
   rpc::FollowingLine lines[kMaxStorageHashes / kHashesInFollowing] = {};
   const std::size_t count = (hashes.size() + kHashesInFollowing - 1) / kHashesInFollowing;
   for (std::size_t i = 0; i < hashes.size(); ++i) {
@@ -81,8 +82,12 @@ Result<StorageAnswer> KeeperRequests::ask_storage(std::span<const BlockHash> has
     std::memcpy(lines[i / kHashesInFollowing].payload + i % kHashesInFollowing * sizeof words,
                 words, sizeof words);
   }
-  const StoragePayload wanted{namespace_.id(), fetches ? kStorageFetch : 0,
-                              static_cast<std::uint32_t>(hashes.size())};
+  const BlockHash& digest = namespace_.digest();
+  const StoragePayload wanted{.namespace_id = namespace_.id(),
+                              .flags = flags,
+                              .hashes = static_cast<std::uint32_t>(hashes.size()),
+                              .digest_low = digest.low,
+                              .digest_high = digest.high};
   CACHALOT_TRY(call(Op::kStorage, rpc::request_payload(wanted), {lines, count}));
   if (calls_.status() == Code::kUnsupported) return StorageAnswer{};
   CACHALOT_TRY(calls_.check_status("ask the storage"));

@@ -41,7 +41,8 @@ class KeeperRequests {
   // What the storage behind the pool has of a chain. A keeper without storage: nothing, and it is not up.
   // @param hashes   at most kMaxStorageHashes
   // @param fetches  bring what is stored, and not in the pool, into the pool
-  Result<StorageAnswer> ask_storage(std::span<const BlockHash> hashes, bool fetches);
+  // @param flags    kStorage*
+  Result<StorageAnswer> ask_storage(std::span<const BlockHash> hashes, std::uint32_t flags);
   // Asks the keeper to end.
   Status stop_keeper();
 

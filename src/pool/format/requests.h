@@ -110,8 +110,15 @@ struct StoragePayload {
   std::uint32_t namespace_id;
   std::uint32_t flags;  // kStorage*
   std::uint32_t hashes;
+  std::uint32_t reserved = 0;
+  // of the namespace, if namespace_id is 0: the pool has none of it, and storage may have
+  std::uint64_t digest_low = 0, digest_high = 0;
 };
+static_assert(sizeof(StoragePayload) == 32);
 inline constexpr std::uint32_t kStorageFetch = 1;  // bring what is stored into the pool
+inline constexpr std::uint32_t kStorageAsk = 2;    // ask storage that others write, too
+// the blocks before these are stored: ask for all of them at once
+inline constexpr std::uint32_t kStorageIsSure = 4;
 inline constexpr std::uint32_t kHashesInFollowing = 3;
 inline constexpr std::uint32_t kMaxStorageHashes = 96;
 struct StorageHashes {
@@ -122,6 +129,7 @@ struct StorageAnswer {
   std::uint32_t is_fetching = 0;  // 1: blocks of this chain are on their way into the pool
   std::uint32_t queued = 0;       // blocks of the pool that wait to be stored
   std::uint32_t is_up = 0;        // 0: the storage is out of use
+  std::uint32_t is_asking = 0;    // 1: storage is being asked for more of this chain; ask again
 };
 
 static_assert(sizeof(StorageHashes) <= rpc::kFollowingPayloadBytes);

@@ -13,10 +13,12 @@ namespace cachalot::pool {
 
 // A client's question about a chain of blocks of one namespace.
 struct StorageQuestion {
-  std::uint32_t namespace_id = 0;
-  BlockHash space;  // the namespace's digest
+  std::uint32_t namespace_id = 0;  // 0: the pool does not have it
+  BlockHash space;                 // the namespace's digest
   std::span<const BlockHash> hashes = {};
   bool fetches = false;  // bring what is stored into the pool
+  bool asks = false;     // also of storage that others write
+  bool is_sure = false;  // the chain before it is stored
 };
 
 // @threads the keeper's; a call must not wait for I/O

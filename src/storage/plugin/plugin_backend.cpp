@@ -76,6 +76,8 @@ class PluginBackend final : public Backend {
   const BackendTraits& traits() const override { return traits_; }
   Status exists(std::span<const ObjectKey> keys, std::span<bool> is_there,
                 std::uint64_t deadline_ns) override;
+  Status heads(std::span<const ObjectKey> keys, std::span<std::optional<ObjectHead>> heads,
+               std::uint64_t deadline_ns) override;
   Status get(std::span<Get> gets, std::uint64_t deadline_ns) override;
   Status put(std::span<Put> puts, std::uint64_t deadline_ns) override;
   Status remove(std::span<const ObjectKey> keys, std::uint64_t deadline_ns) override;
@@ -132,6 +134,37 @@ Status PluginBackend::get(std::span<Get> gets, std::uint64_t deadline_ns) {
     }
   }
   return status_of(traits_.name, whole, why);
+}
+
+// By gets that take no more than the head.
+Status PluginBackend::heads(std::span<const ObjectKey> keys,
+                            std::span<std::optional<ObjectHead>> heads, std::uint64_t deadline_ns) {
+  std::vector<std::string> starts(keys.size());
+  std::vector<cachalot_storage_get> items;
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    items.push_back({key_of(keys[i]), &starts[i], CACHALOT_STORAGE_OK});
+  const cachalot_storage_take take = [](void* to, const void* data,
+                                        std::uint64_t bytes) -> std::int32_t {
+    std::string& start = *static_cast<std::string*>(to);
+    start.append(static_cast<const char*>(data),
+                 static_cast<std::size_t>(std::min(bytes, kHeadBytes - start.size())));
+    return start.size() < kHeadBytes ? 1 : 0;
+  };
+  Message why{};
+  CACHALOT_TRY(status_of(traits_.name,
+                         table_.get(storage_, items.data(), items.size(), take, deadline_ns, &why),
+                         why));
+  Status failure;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    heads[i].reset();
+    const std::int32_t result = items[i].result;
+    const Result<ObjectHead> head = head_of_value(std::as_bytes(std::span(starts[i])));
+    if (result == CACHALOT_STORAGE_OK && head && check_head(*head, keys[i])) heads[i] = *head;
+    const bool is_its_own = result == CACHALOT_STORAGE_OK || result == CACHALOT_STORAGE_NOT_FOUND ||
+                            result == CACHALOT_STORAGE_CORRUPT;
+    if (!is_its_own) failure = status_of(traits_.name, result, why);
+  }
+  return failure;
 }
 
 Status PluginBackend::put(std::span<Put> puts, std::uint64_t deadline_ns) {

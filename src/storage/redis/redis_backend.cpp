@@ -30,6 +30,12 @@ Error refusal_of(const redisReply& reply) {
   return Error::make(Code::kIo, "redis: a reply of another type (%d)", reply.type);
 }
 
+// Under the key lies a value of another program, which is no string.
+bool is_other_type(const redisReply& reply) {
+  return reply.type == REDIS_REPLY_ERROR &&
+         std::string_view(reply.str, reply.len).starts_with("WRONGTYPE");
+}
+
 Bytes bytes_of_reply(const redisReply& reply) {
   return std::as_bytes(std::span(reply.str, reply.len));
 }
@@ -131,6 +137,28 @@ Status RedisBackend::put(std::span<Put> puts, std::uint64_t deadline_ns) {
   return finish(puts, commands, of, client_.run(commands, deadline_ns));
 }
 
+// The first 112 bytes of each. A key that is gone has none.
+Status RedisBackend::heads(std::span<const ObjectKey> keys,
+                           std::span<std::optional<ObjectHead>> heads, std::uint64_t deadline_ns) {
+  std::vector<RedisCommand> commands;
+  Status answer;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    heads[i].reset();
+    commands.push_back(range_command(keys[i], kHeadBytes));
+    commands.back().reply_bytes = kHeadBytes;
+    commands.back().take = [&, i](const redisReply& reply) {
+      if (reply.type == REDIS_REPLY_STRING) {
+        const Result<ObjectHead> head = head_of_value(bytes_of_reply(reply));
+        if (head && check_head(*head, keys[i])) heads[i] = *head;
+      } else if (!is_other_type(reply)) {
+        answer = refusal_of(reply);
+      }
+    };
+  }
+  CACHALOT_TRY(client_.run(commands, deadline_ns));
+  return answer;
+}
+
 Status RedisBackend::get(std::span<Get> gets, std::uint64_t deadline_ns) {
   std::vector<RedisCommand> commands;
   std::vector<std::size_t> of;
@@ -156,24 +184,6 @@ Status RedisBackend::get(std::span<Get> gets, std::uint64_t deadline_ns) {
 }
 
 // --- List ------------------------------------------------------------------------------------------
-
-// The first 112 bytes of each. Keys that are gone meanwhile, or are no objects, are left out.
-Result<std::vector<ObjectHead>> RedisBackend::read_heads(std::span<const ObjectKey> keys,
-                                                         std::uint64_t deadline_ns) {
-  std::vector<RedisCommand> commands;
-  std::vector<ObjectHead> heads;
-  for (const ObjectKey& key : keys) {
-    commands.push_back(range_command(key, kHeadBytes));
-    commands.back().reply_bytes = kHeadBytes;
-    commands.back().take = [&](const redisReply& reply) {
-      if (reply.type != REDIS_REPLY_STRING) return;
-      const Result<ObjectHead> head = head_of_value(bytes_of_reply(reply));
-      if (head && check_head(*head, key)) heads.push_back(*head);
-    };
-  }
-  CACHALOT_TRY(client_.run(commands, deadline_ns));
-  return heads;
-}
 
 Status RedisBackend::list(const Lister& each, std::uint64_t deadline_ns) {
   CACHALOT_TRY_ASSIGN(const std::vector<RedisNode*> nodes, client_.masters(deadline_ns));
@@ -206,9 +216,10 @@ Status RedisBackend::list(const Lister& each, std::uint64_t deadline_ns) {
       };
       CACHALOT_TRY(client_.run_on(*node, scan, deadline_ns));
       CACHALOT_TRY(answer);
-      CACHALOT_TRY_ASSIGN(const std::vector<ObjectHead> heads, read_heads(keys, deadline_ns));
-      for (const ObjectHead& head : heads) {
-        if (!each(head)) return {};
+      std::vector<std::optional<ObjectHead>> found(keys.size());
+      CACHALOT_TRY(heads(keys, found, deadline_ns));
+      for (const std::optional<ObjectHead>& head : found) {
+        if (head && !each(*head)) return {};
       }
     } while (cursor != "0");
   }

@@ -23,6 +23,8 @@ class RedisBackend final : public Backend {
   const BackendTraits& traits() const override { return traits_; }
   Status exists(std::span<const ObjectKey> keys, std::span<bool> is_there,
                 std::uint64_t deadline_ns) override;
+  Status heads(std::span<const ObjectKey> keys, std::span<std::optional<ObjectHead>> heads,
+               std::uint64_t deadline_ns) override;
   Status get(std::span<Get> gets, std::uint64_t deadline_ns) override;
   Status put(std::span<Put> puts, std::uint64_t deadline_ns) override;
   Status remove(std::span<const ObjectKey> keys, std::uint64_t deadline_ns) override;
@@ -33,8 +35,6 @@ class RedisBackend final : public Backend {
   std::string name_of(const ObjectKey& key) const { return prefix_ + to_text(key); }
   RedisCommand command(std::string_view verb, const ObjectKey& key) const;
   RedisCommand range_command(const ObjectKey& key, std::uint64_t bytes) const;
-  Result<std::vector<ObjectHead>> read_heads(std::span<const ObjectKey> keys,
-                                             std::uint64_t deadline_ns);
 
   const BackendTraits traits_;
   const std::string prefix_;  // with its colon

@@ -21,6 +21,9 @@ constexpr std::size_t kHeadsPerObject = 50'000;  // 5.6 MB
 constexpr std::size_t kHeadsPerRun = 1000;
 constexpr std::size_t kMostPageBytes = 8 << 20;  // of a list: names have 1 KiB at most
 
+constexpr const char* kHeadRange = "Range: bytes=0-111";
+static_assert(kHeadBytes == 112);
+
 std::string_view text_of(const void* data, std::size_t bytes) {
   return {static_cast<const char*>(data), bytes};
 }
@@ -36,6 +39,8 @@ class S3Backend final : public Backend {
   const BackendTraits& traits() const override { return traits_; }
   Status exists(std::span<const ObjectKey> keys, std::span<bool> is_there,
                 std::uint64_t deadline_ns) override;
+  Status heads(std::span<const ObjectKey> keys, std::span<std::optional<ObjectHead>> heads,
+               std::uint64_t deadline_ns) override;
   Status get(std::span<Get> gets, std::uint64_t deadline_ns) override;
   Status put(std::span<Put> puts, std::uint64_t deadline_ns) override;
   Status remove(std::span<const ObjectKey> keys, std::uint64_t deadline_ns) override;
@@ -67,7 +72,8 @@ class S3Backend final : public Backend {
   void write_together(const Known& known, std::span<const std::string> old,
                       std::uint64_t deadline_ns);
 
-  const BackendTraits traits_{.name = "s3", .align_bytes = 1, .is_shared = true};
+  const BackendTraits traits_{
+      .name = "s3", .align_bytes = 1, .is_shared = true, .asks_before_put = true};
   const std::string objects_, heads_;
   const std::uint32_t names_per_page_;
   S3Client client_;
@@ -85,6 +91,30 @@ Status S3Backend::exists(std::span<const ObjectKey> keys, std::span<bool> is_the
     const Status outcome = client_.outcome(requests[i]);
     is_there[i] = outcome.ok();
     if (!outcome && outcome.error().code != Code::kNotFound) return outcome;
+  }
+  return {};
+}
+
+Status S3Backend::heads(std::span<const ObjectKey> keys, std::span<std::optional<ObjectHead>> heads,
+                        std::uint64_t deadline_ns) {
+  std::vector<std::string> starts(keys.size());
+  std::vector<S3Request> requests;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    requests.push_back({.verb = Verb::kGet, .name = name_of(keys[i])});
+    requests.back().headers = {kHeadRange};
+    // A service that does not know ranges sends it all.
+    requests.back().take = [&start = starts[i]](Bytes bytes) {
+      start += text_of(bytes.data(), std::min(bytes.size(), kHeadBytes - start.size()));
+      return start.size() < kHeadBytes;
+    };
+  }
+  client_.run(requests, deadline_ns);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    heads[i].reset();
+    const Status outcome = client_.outcome(requests[i]);
+    if (!outcome && outcome.error().code != Code::kNotFound) return outcome;
+    const Result<ObjectHead> head = head_of_value(std::as_bytes(std::span(starts[i])));
+    if (outcome && head && check_head(*head, keys[i])) heads[i] = *head;
   }
   return {};
 }
@@ -233,8 +263,7 @@ Status S3Backend::read_heads(std::span<const std::string> names, std::size_t mos
     std::vector<S3Request> requests;
     for (std::size_t i = 0; i < some.size(); ++i) {
       requests.push_back({.verb = Verb::kGet, .name = some[i]});
-      if (most_each == 1)
-        requests.back().headers = {"Range: bytes=0-" + std::to_string(kHeadBytes - 1)};
+      if (most_each == 1) requests.back().headers = {kHeadRange};
       requests.back().take = [&, i](Bytes bytes) { return streams[i].feed(bytes, known); };
     }
     client_.run(requests, deadline_ns);

@@ -26,8 +26,9 @@ class FakeBackend final : public Backend {
     std::optional<Error> failure;  // of every call
     std::optional<Error> put_failure, get_failure;
     std::function<void(Object& object)> on_get;  // changes what is read
-    std::uint64_t calls = 0, puts = 0, gets = 0, questions = 0, lists = 0;
-    bool is_shared = false;  // of the backends that are made afterwards
+    std::uint64_t calls = 0, puts = 0, gets = 0, questions = 0, lists = 0, head_calls = 0;
+    std::function<void()> on_heads;  // called before they are answered
+    bool is_shared = false;          // of the backends that are made afterwards
 
     // From here on every call fails, or (nothing) none. The store's own thread calls meanwhile.
     void fail(const std::optional<Error>& error) {
@@ -61,6 +62,23 @@ class FakeBackend final : public Backend {
     ++disk_.questions;
     CACHALOT_TRY(begin());
     for (std::size_t i = 0; i < keys.size(); ++i) is_there[i] = disk_.objects.contains(keys[i]);
+    return {};
+  }
+  Status heads(std::span<const ObjectKey> keys, std::span<std::optional<ObjectHead>> heads,
+               std::uint64_t) override {
+    std::function<void()> on_heads;
+    {
+      const std::lock_guard lock(disk_.mutex);
+      on_heads = disk_.on_heads;
+    }
+    if (on_heads) on_heads();
+    const std::lock_guard lock(disk_.mutex);
+    ++disk_.head_calls;
+    CACHALOT_TRY(begin());
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const auto at = disk_.objects.find(keys[i]);
+      heads[i] = at == disk_.objects.end() ? std::nullopt : std::optional(at->second.head);
+    }
     return {};
   }
   Status get(std::span<Get> gets, std::uint64_t) override {

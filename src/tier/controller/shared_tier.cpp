@@ -1,9 +1,20 @@
 #include "tier/controller/shared_tier.h"
 
+#include <chrono>
+#include <thread>
+
+#include "base/clock.h"
 #include "client/attach.h"
 #include "client/fingerprint.h"
 
 namespace cachalot::tier {
+namespace {
+
+// How long storage that other hosts write may take to say what it has; and naps meanwhile.
+constexpr std::uint64_t kAnswerNs = 1'000'000'000;
+constexpr auto kNap = std::chrono::milliseconds(1);
+
+}  // namespace
 
 Result<block_hash::BlockHasher> hasher_of(const ClientOptions& options) {
   if (options.hash == HashAlgorithm::kXxh3)
@@ -47,7 +58,12 @@ std::vector<PageId> PoolTier::pages_of(Tier tier, std::span<const Slot> slots) c
 }
 
 Result<Prefetched> PoolTier::find(std::span<const BlockHash> hashes) {
-  return client_.prefetch(hashes, 0);
+  const std::uint64_t until_ns = base::SteadyClock::read() + kAnswerNs;
+  for (;;) {
+    CACHALOT_TRY_ASSIGN(const Prefetched found, client_.prefetch(hashes, 0));
+    if (!found.is_asking || base::SteadyClock::read() >= until_ns) return found;
+    std::this_thread::sleep_for(kNap);
+  }
 }
 
 Result<std::size_t> PoolTier::count(std::span<const BlockHash> hashes) {

@@ -19,7 +19,8 @@ class SharedTier {
 
   // The hasher of the blocks' namespace.
   virtual Result<block_hash::BlockHasher> make_hasher() const = 0;
-  // How much of a chain is there; begins to bring what is slow to read closer. Does not wait.
+  // How much of a chain is there; begins to bring what is slow to read closer. Does not wait for it, but for the answer
+  // of storage that is far away.
   virtual Result<Prefetched> find(std::span<const BlockHash> hashes) = 0;
   // How many leading blocks are in the pool now.
   virtual Result<std::size_t> count(std::span<const BlockHash> hashes) = 0;

@@ -14,6 +14,9 @@ _LOOK_PAUSE_S, _FIRST_PAUSE_S = 5.0, 0.5
 _CLOSE_S = 1.0
 #: A keeper that does not answer within this time is not waited for.
 _ANSWER_S = 0.2
+#: Between looks at questions that storage of several hosts has not answered yet.
+_NAP_S = 0.001
+_END = object()
 
 
 class Question:
@@ -22,11 +25,12 @@ class Question:
     def __init__(self, keys: bytes) -> None:
         self.keys = keys
         self.asked = time.monotonic()
+        self.patience_s = _ANSWER_S
         self.blocks: Optional[int] = None  # leading ones that are in the pool, or on their way
         self.in_pool = 0  # those of them that were in the pool then
 
     def is_open(self) -> bool:
-        return self.blocks is None and time.monotonic() - self.asked < _ANSWER_S
+        return self.blocks is None and time.monotonic() - self.asked < self.patience_s
 
 
 class StorageQuestions:
@@ -34,10 +38,11 @@ class StorageQuestions:
 
     def __init__(self, places: List[Tuple[Attachment, int]], wait_s: float, log: RateLimitedLog) -> None:
         self._places, self._log = places, log
+        self._patience_s = max(wait_s, _ANSWER_S)
         self._is_there = False  # the thread's last answer
         self._is_known = False  # a keeper has answered
         self._has_looked = False  # the first prompt of an engine may come before the thread's first look
-        self._queue: "queue.SimpleQueue[Optional[Question]]" = queue.SimpleQueue()
+        self._queue: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
         self._thread: Optional[threading.Thread] = None
         if wait_s > 0:
             self._thread = threading.Thread(target=self._run, name="cachalot-storage", daemon=True)
@@ -53,37 +58,51 @@ class StorageQuestions:
 
     def close(self) -> None:
         if self._thread is not None:
-            self._queue.put(None)
+            self._queue.put(_END)
             self._thread.join(_CLOSE_S)
             self._thread = None
 
-    def _next(self) -> Any:
+    def _next(self, is_busy: bool) -> Any:
         try:
-            return self._queue.get(timeout=_LOOK_PAUSE_S if self._is_known else _FIRST_PAUSE_S)
+            pause = _NAP_S if is_busy else _LOOK_PAUSE_S if self._is_known else _FIRST_PAUSE_S
+            return self._queue.get(timeout=pause)
         except queue.Empty:
-            return Question(b"")
+            return None if is_busy else Question(b"")
 
     def _run(self) -> None:
-        question: Optional[Question] = Question(b"")
-        while question is not None:
-            try:
-                question.in_pool, blocks = self._answer(question.keys)
-            except Exception as error:  # whatever it is, the request takes what is in the pool
-                self._is_there = self._is_known = False
-                self._has_looked = True  # a keeper that hangs is not waited for by each prompt
-                blocks = 0
-                self._log.warning("storage", "the storage behind the pool cannot be asked: %s", error)
-            self._has_looked = self._has_looked or self._is_known
-            question.blocks = blocks
-            question = self._next()
+        open_questions: List[Question] = [Question(b"")]
+        while True:
+            open_questions = [question for question in open_questions if not self._settle(question)]
+            question = self._next(bool(open_questions))
+            if question is _END:
+                return
+            if question is not None:
+                open_questions.append(question)
 
-    def _answer(self, keys: bytes) -> Tuple[int, int]:
-        """Leading blocks that all places have in the pool, and those that they have there or in storage."""
+    def _settle(self, question: Question) -> bool:
+        """False: storage that several hosts write is still being asked."""
+        try:
+            in_pool, blocks, is_asking = self._answer(question.keys)
+        except Exception as error:  # whatever it is, the request takes what is in the pool
+            self._is_there = self._is_known = False
+            self._has_looked = True  # a keeper that hangs is not waited for by each prompt
+            in_pool, blocks, is_asking = 0, 0, False
+            self._log.warning("storage", "the storage behind the pool cannot be asked: %s", error)
+        self._has_looked = self._has_looked or self._is_known
+        question.patience_s = self._patience_s
+        if is_asking and question.is_open():
+            return False
+        question.in_pool, question.blocks = in_pool, blocks
+        return True
+
+    def _answer(self, keys: bytes) -> Tuple[int, int, bool]:
+        """Leading blocks that all places have in the pool, those that they have there or in storage, and whether storage
+        may have more."""
         clients = [(attachment.get(), group) for attachment, group in self._places]
         self._is_known = all(client is not None for client, _ in clients)
         self._is_there = self._is_known and clients[0][0].has_storage()
         if not self._is_there or not keys:
-            return 0, 0
-        found = [client.prefetch(hashes_of(keys, group)) for client, group in clients]
-        return min(in_pool for in_pool, _ in found), min(map(sum, found))
-
+            return 0, 0, False
+        found = [client.begin_prefetch(hashes_of(keys, group)) for client, group in clients]
+        return (min(in_pool for in_pool, _, _ in found), min(in_pool + stored for in_pool, stored, _ in found),
+                any(is_asking for _, _, is_asking in found))

@@ -135,7 +135,11 @@ void Dispatcher::serve_storage(std::uint32_t client, const rpc::Message& message
   if (storage_desk_ == nullptr) return refuse(server_, client, Code::kUnsupported);
   const auto wanted = rpc::load_payload<StoragePayload>(message.head().payload);
   const std::uint32_t lines = rpc::lines_of(message.lines[0]) - 1;
-  if (!namespaces_.is_known(wanted.namespace_id) || (wanted.flags & ~kStorageFetch) != 0 ||
+  constexpr std::uint32_t kFlags = kStorageFetch | kStorageAsk | kStorageIsSure;
+  const bool is_known = namespaces_.is_known(wanted.namespace_id);
+  const BlockHash given{wanted.digest_low, wanted.digest_high};
+  const bool names_space = wanted.namespace_id == 0 && given != Namespaces::kNoDigest;
+  if ((!is_known && !names_space) || (wanted.flags & ~kFlags) != 0 ||
       wanted.hashes > kMaxStorageHashes || wanted.hashes > lines * kHashesInFollowing) {
     return refuse(server_, client, Code::kInvalidArgument);
   }
@@ -148,9 +152,11 @@ void Dispatcher::serve_storage(std::uint32_t client, const rpc::Message& message
   }
   answer_with(server_, client,
               storage_desk_->answer({wanted.namespace_id,
-                                     namespaces_.digest_of(wanted.namespace_id),
+                                     is_known ? namespaces_.digest_of(wanted.namespace_id) : given,
                                      {hashes, wanted.hashes},
-                                     (wanted.flags & kStorageFetch) != 0}));
+                                     is_known && (wanted.flags & kStorageFetch) != 0,
+                                     (wanted.flags & kStorageAsk) != 0,
+                                     (wanted.flags & kStorageIsSure) != 0}));
 }
 
 }  // namespace cachalot::pool

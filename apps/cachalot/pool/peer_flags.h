@@ -1,0 +1,26 @@
+// The flags that let a pool read those of other hosts: of `cachalot serve`.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "node/peers/peers.h"
+
+namespace cachalot::apps {
+
+struct PeerFlags {
+  std::string registry;  // empty: no peers
+  std::vector<std::string> listen;
+  std::string bandwidth;
+
+  bool is_given() const { return !registry.empty(); }
+  // @errors kInvalidArgument
+  Result<node::PeersOptions> options() const;
+};
+
+void add_peer_flags(CLI::App& command, PeerFlags& flags);
+
+}  // namespace cachalot::apps

@@ -1,0 +1,176 @@
+// A pool with storage behind it: a real keeper on a thread, clients, and a backend in memory with faults.
+#pragma once
+
+#include <cachalot/opaque_client.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <thread>
+
+#include "base/rng.h"
+#include "node/archive/archive.h"
+#include "node/changes/mirror.h"
+#include "pool/reader/published_blocks.h"
+#include "testing/storage/fake_backend.h"
+
+namespace cachalot::node {
+
+inline constexpr std::uint64_t kBlockBytes = 4096;
+inline constexpr std::uint64_t kSecond = 1'000'000'000;
+
+class ArchiveTest : public ::testing::TestWithParam<memory::DomainKind> {
+ protected:
+  void SetUp() override {
+    path_ = "/dev/shm/cachalot_archive_test." + std::to_string(getpid());
+    make_pool();
+  }
+  void TearDown() override {
+    stop();
+    std::filesystem::remove(path_);
+  }
+
+  void make_pool(std::uint32_t capacity = 64) {
+    pool::CreateOptions create;
+    create.paths = {path_};
+    create.geometry.domain = GetParam();
+    create.geometry.block_bytes = kBlockBytes;
+    create.geometry.capacity_blocks = capacity;
+    create.geometry.blocks = capacity + 64;
+    create.geometry.directory_slots = pool::rated_directory_slots(capacity);
+    create.geometry.note_bytes = 256;
+    create.geometry.clients = 5;
+    Result<pool::Pool> pool = pool::Pool::create(create);
+    ASSERT_TRUE(pool) << pool.error().message;
+    pool_.emplace(*std::move(pool));
+  }
+  void start(const ArchiveOptions& options = {}, const storage::StoreOptions& limits = {}) {
+    Result<pool::PoolKeeper> keeper = pool_->serve({});
+    ASSERT_TRUE(keeper) << keeper.error().message;
+    keeper_.emplace(*std::move(keeper));
+    if (has_storage_)
+      archive_.emplace(*pool_, keeper_->keeper(),
+                       storage::Store::make(std::make_unique<storage::FakeBackend>(disk_), limits),
+                       options);
+    ends_ = false;
+    thread_ = std::thread([this] { EXPECT_TRUE(keeper_->run(ends_)); });
+    OpaqueOptions attach;
+    attach.pool = {path_};
+    attach.fingerprint = "a model";
+    attach.block_bytes = kBlockBytes;
+    attach.block_tokens = 4;
+    Result<OpaqueClient> client = OpaqueClient::attach(attach);
+    ASSERT_TRUE(client) << client.error().message;
+    client_.emplace(*std::move(client));
+  }
+  void stop() {
+    client_.reset();
+    if (!thread_.joinable()) return;
+    ends_ = true;
+    thread_.join();
+    archive_.reset();
+    keeper_.reset();
+  }
+  // The machine has lost its memory: a new, empty pool.
+  void lose_pool(std::uint32_t capacity = 64) {
+    stop();
+    pool_.reset();
+    std::filesystem::remove(path_);
+    make_pool(capacity);
+  }
+
+  std::vector<BlockHash> chain(std::uint64_t name, std::size_t blocks) const {
+    std::vector<std::uint32_t> tokens(blocks * 4);
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = static_cast<std::uint32_t>(name * 1000 + i);
+    return client_->hash_tokens(tokens);
+  }
+  static void fill(std::vector<std::byte>& bytes, const BlockHash& hash) {
+    bytes.resize(kBlockBytes);
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      bytes[i] = static_cast<std::byte>(base::mix64(hash.low + i));
+  }
+  std::size_t store(std::span<const BlockHash> hashes) {
+    std::vector<std::vector<std::byte>> bytes(hashes.size());
+    std::vector<const std::byte*> from;
+    for (std::size_t i = 0; i < hashes.size(); ++i) {
+      fill(bytes[i], hashes[i]);
+      from.push_back(bytes[i].data());
+    }
+    const Result<Stored> stored = client_->store(nullptr, hashes, from);
+    EXPECT_TRUE(stored) << stored.error().message;
+    return stored ? stored->blocks : 0;
+  }
+  // Loads what is in the pool, and checks each byte.
+  std::size_t load(std::span<const BlockHash> hashes) {
+    std::vector<std::vector<std::byte>> bytes(hashes.size(), std::vector<std::byte>(kBlockBytes));
+    std::vector<std::byte*> to;
+    for (auto& one : bytes) to.push_back(one.data());
+    const Result<std::size_t> loaded = client_->load(hashes, to);
+    EXPECT_TRUE(loaded) << loaded.error().message;
+    for (std::size_t i = 0; loaded && i < *loaded; ++i) {
+      std::vector<std::byte> right;
+      fill(right, hashes[i]);
+      EXPECT_EQ(bytes[i], right) << "block " << i;
+    }
+    return loaded ? *loaded : 0;
+  }
+  std::size_t pool_blocks() const {
+    std::size_t blocks = 0;
+    pool::for_each_published(pool_->access(), [&](const pool::Entry&) { ++blocks; });
+    return blocks;
+  }
+  void drain() {
+    const std::uint64_t until_ns = base::SteadyClock::read() + 20 * kSecond;
+    for (;;) {
+      const Result<std::uint64_t> backlog = client_->storage_backlog();
+      ASSERT_TRUE(backlog) << backlog.error().message;
+      if (*backlog == 0) return;
+      ASSERT_LT(base::SteadyClock::read(), until_ns) << "not drained";
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  Prefetched prefetch(std::span<const BlockHash> hashes, std::uint64_t wait_ns = 20 * kSecond) {
+    const Result<Prefetched> result = client_->prefetch(hashes, wait_ns);
+    EXPECT_TRUE(result) << result.error().message;
+    return result ? *result : Prefetched{};
+  }
+
+  // Waits until storage has so many objects; no client does anything meanwhile.
+  bool holds(std::size_t objects) {
+    const std::uint64_t until_ns = base::SteadyClock::read() + 30 * kSecond;
+    while (disk_.count() < objects && base::SteadyClock::read() < until_ns)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return disk_.count() == objects;
+  }
+
+  // Of a pool that has just begun: another host writes a chain into the storage that both share.
+  void put_elsewhere(std::span<const BlockHash> hashes) {
+    if (objects_elsewhere_.empty()) {
+      store(hashes);
+      drain();
+      const std::lock_guard lock(disk_.mutex);
+      objects_elsewhere_.swap(disk_.objects);
+    }
+    lose_pool(capacity_);
+    start();
+    const std::lock_guard lock(disk_.mutex);
+    disk_.objects = objects_elsewhere_;
+    disk_.head_calls = disk_.puts = 0;
+  }
+
+  std::string path_;
+  std::uint32_t capacity_ = 64;
+  decltype(storage::FakeBackend::Disk::objects) objects_elsewhere_;
+  bool has_storage_ = true;
+  storage::FakeBackend::Disk disk_;
+  std::optional<pool::Pool> pool_;
+  std::optional<pool::PoolKeeper> keeper_;
+  std::optional<Archive> archive_;
+  std::optional<OpaqueClient> client_;
+  std::atomic<bool> ends_{false};
+  std::thread thread_;
+};
+
+}  // namespace cachalot::node

@@ -1,0 +1,88 @@
+#include "node/peers/directory.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <map>
+#include <set>
+
+namespace cachalot::node {
+namespace {
+
+storage::ObjectKey key_of(std::uint64_t block) {
+  return {{1, 2}, {block, 7}};
+}
+BlockNews news(std::uint64_t block, std::uint32_t length = 100) {
+  return {key_of(block), {block - 1, 7}, length};
+}
+
+TEST(PeerDirectoryTest, ABlockIsThereAsLongAsAPeerHasIt) {
+  PeerDirectory directory(100);
+  directory.apply(3, std::vector{news(1), news(2)});
+  directory.apply(63, std::vector{news(1)});
+  ASSERT_TRUE(directory.find(key_of(1)));
+  EXPECT_EQ(directory.find(key_of(1))->owners, std::uint64_t{1} << 3 | std::uint64_t{1} << 63);
+  EXPECT_EQ(directory.find(key_of(1))->length, 100u);
+  directory.apply(3, std::vector{news(1, 0)});
+  EXPECT_EQ(directory.find(key_of(1))->owners, std::uint64_t{1} << 63);
+  directory.clear(63);
+  EXPECT_FALSE(directory.find(key_of(1)));
+  EXPECT_TRUE(directory.find(key_of(2)));
+}
+
+TEST(PeerDirectoryTest, APeerThatSaysAnotherLengthIsLeftOut) {
+  PeerDirectory directory(100);
+  directory.apply(0, std::vector{news(1)});
+  directory.apply(1, std::vector{news(1, 200)});
+  EXPECT_EQ(directory.find(key_of(1))->owners, 1u);
+  EXPECT_EQ(directory.find(key_of(1))->length, 100u);
+}
+
+TEST(PeerDirectoryTest, AFullDirectoryTakesNoNewBlocks) {
+  PeerDirectory directory(2);
+  directory.apply(0, std::vector{news(1), news(2), news(3)});
+  directory.apply(1, std::vector{news(2)});
+  EXPECT_EQ(directory.blocks(), 2u);
+  EXPECT_EQ(directory.refused(), 1u);
+  EXPECT_EQ(directory.find(key_of(2))->owners, 3u);
+}
+
+RC_GTEST_PROP(PeerDirectoryTest, SaysWhatThePeersHaveSaid, ()) {
+  PeerDirectory directory(1000);
+  std::map<std::uint64_t, std::set<std::uint32_t>> model;
+  const int steps = *rc::gen::inRange(1, 200);
+  for (int i = 0; i < steps; ++i) {
+    const auto peer = *rc::gen::inRange<std::uint32_t>(0, 4);
+    const auto block = *rc::gen::inRange<std::uint64_t>(1, 20);
+    switch (*rc::gen::inRange(0, 4)) {
+      case 0:
+        directory.clear(peer);
+        for (auto& [at, owners] : model) owners.erase(peer);
+        break;
+      case 1:
+        directory.apply(peer, std::vector{news(block, 0)});
+        model[block].erase(peer);
+        break;
+      default:
+        directory.apply(peer, std::vector{news(block)});
+        model[block].insert(peer);
+    }
+    std::size_t blocks = 0;
+    for (const auto& [at, owners] : model) {
+      std::uint64_t bits = 0;
+      for (const std::uint32_t owner : owners) bits |= std::uint64_t{1} << owner;
+      const auto known = directory.find(key_of(at));
+      RC_ASSERT((known ? known->owners : 0) == bits);
+      blocks += bits != 0;
+    }
+    RC_ASSERT(directory.blocks() == blocks);
+    for (std::uint32_t one = 0; one < 4; ++one) {
+      std::size_t own = 0;
+      for (const auto& [at, owners] : model) own += owners.contains(one);
+      RC_ASSERT(directory.blocks_of(one) == own);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cachalot::node

@@ -1,0 +1,67 @@
+// Tells peers that follow which blocks the pool has: all of them, then what changes.
+//
+// It hears of changes from the keeper, through a queue. When changes were lost, all followers are told anew.
+//
+// Invariant: what a follower was told since its last News "anew", applied in order, is the mirror as of the last change that
+// was told. (Messages of a connection keep their order; a connection that breaks is another follower.)
+//
+// @threads its own; add() and remove(): any
+// @cost    40 bytes a block of the pool; a directory line for each published block; 56 bytes a change and follower
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "node/changes/change_queue.h"
+#include "node/changes/mirror.h"
+#include "node/peers/messages.h"
+#include "transfer/engine/engine.h"
+
+namespace cachalot::node {
+
+class PeerFeed {
+ public:
+  // @return false: the follower is gone
+  using Send = std::function<bool(transfer::PeerId, const NewsMessage&)>;
+
+  // @param access  outlives it
+  PeerFeed(const pool::Access& access, Send send);
+  ~PeerFeed() { end(); }
+  // Nothing is sent any more.
+  void end();
+
+  pool::BlockObserver& observer() { return changes_; }
+  void add(transfer::PeerId follower);
+  void remove(transfer::PeerId follower);
+  std::size_t followers() const;
+  std::uint64_t told() const { return told_.load(std::memory_order_relaxed); }
+
+ private:
+  void run();
+  bool take_changes();
+  void tell_all_anew();
+  // @param to  null: all that are up to date
+  void tell(const transfer::PeerId* to, const NewsMessage& news);
+  void tell_everything(transfer::PeerId follower);
+  bool describe(std::uint32_t block, BlockNews& news);
+
+  const pool::Access& access_;
+  const Send send_;
+  ChangeQueue changes_;
+  // Of the thread:
+  Mirror mirror_;
+  bool is_current_ = false;
+  std::vector<BlockHash> spaces_;  // digests; namespace id - 1
+
+  mutable std::mutex mutex_;                    // below
+  std::map<transfer::PeerId, bool> followers_;  // whether it was told everything
+  std::atomic<std::uint64_t> told_{0};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace cachalot::node

@@ -1,0 +1,251 @@
+#include "node/peers/peers.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "os/process.h"
+#include "transfer/ucx/listening.h"
+
+namespace cachalot::node {
+namespace {
+
+using base::LogLevel;
+using transfer::PeerId;
+using transfer::PushId;
+using transfer::WindowKey;
+
+constexpr std::uint64_t kPublishNs = 15'000'000'000, kWithdrawNs = 1'000'000'000;
+constexpr std::uint64_t kListNs = 2'000'000'000, kConnectNs = 2'000'000'000;
+constexpr const char* kNamePrefix = "cachalot-pool/";
+
+}  // namespace
+
+Result<std::unique_ptr<Peers>> Peers::open(const pool::Access& access,
+                                           const PeersOptions& options) {
+  auto peers = std::unique_ptr<Peers>(new Peers(access, options));
+  CACHALOT_TRY(peers->start());
+  return peers;
+}
+
+Status Peers::start() {
+  CACHALOT_TRY_ASSIGN(registry_, transfer::open_registry(options_.registry));
+  std::string name = options_.name;
+  if (name.empty()) {
+    CACHALOT_TRY_ASSIGN(const os::Uuid random, os::random_uuid());
+    char text[17];
+    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(random.low));
+    name = text;
+  }
+  transfer::EngineOptions engine;
+  engine.name = kNamePrefix + name;
+  engine.facts = {{kPeersFact, kPeersVersion}};
+  CACHALOT_TRY_ASSIGN(transfer::Listening listening,
+                      transfer::make_listening(engine.name, options_.listen));
+  engine.listen = std::move(listening.addresses);
+  // Before the first event.
+  server_ = std::make_unique<PeerServer>(access_, static_cast<PeerLinks&>(*this), options_.server);
+  feed_ = std::make_unique<PeerFeed>(access_, [this](PeerId to, const NewsMessage& news) {
+    return engine_->send(to, encode(news)).ok();
+  });
+  {
+    const std::lock_guard lock(mutex_);
+    CACHALOT_TRY_ASSIGN(
+        engine_, transfer::TransferEngine::open(engine, this, std::move(listening.transports)));
+  }
+  CACHALOT_TRY_ASSIGN(transfer::PeerRecord own,
+                      transfer::PeerRecord::make(engine.name, engine_->addresses()));
+  own.incarnation = engine_->incarnation();
+  own.facts = engine.facts;
+  CACHALOT_TRY(registry_->publish(own, base::SteadyClock::read() + kPublishNs));
+  thread_ = std::thread([this] { look(); });
+  return {};
+}
+
+Peers::~Peers() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  if (registry_) (void)registry_->withdraw(base::SteadyClock::read() + kWithdrawNs);
+  if (feed_) feed_->end();        // sends over the engine
+  if (engine_) engine_->close();  // no event comes, no copy is read afterwards
+  server_.reset();
+}
+
+// --- Which peers are there --------------------------------------------------------------------------------
+
+void Peers::look() {
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    lock.unlock();
+    look_at_registry();
+    lock.lock();
+    changed_.wait_for(lock, std::chrono::nanoseconds(options_.look_pause_ns),
+                      [&] { return stop_; });
+  }
+}
+
+// A registry that is down changes nothing: the connections are there.
+void Peers::look_at_registry() {
+  const Result<std::vector<transfer::PeerRecord>> records =
+      registry_->list(kNamePrefix, base::SteadyClock::read() + kListNs);
+  if (!records) return;
+  for (const transfer::PeerRecord& record : *records) {
+    const auto fact = record.facts.find(kPeersFact);
+    if (record.incarnation == engine_->incarnation() || fact == record.facts.end() ||
+        fact->second != kPeersVersion)
+      continue;
+    {
+      const std::lock_guard lock(mutex_);
+      const bool is_known = std::any_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
+        return entry.second.incarnation == record.incarnation;
+      });
+      if (is_known || connecting_.contains(record.name) || stop_) continue;
+      connecting_[record.name] = record.incarnation;
+    }
+    engine_->connect_async(
+        {record.name, record.incarnation, record.addresses}, base::SteadyClock::read() + kConnectNs,
+        [this, record](Result<PeerId> connected) { take_peer(record, std::move(connected)); });
+  }
+}
+
+void Peers::take_peer(const transfer::PeerRecord& record, Result<PeerId> connected) {
+  bool has_slot = false;
+  {
+    const std::lock_guard lock(mutex_);
+    connecting_.erase(record.name);
+    if (!connected) return;
+    std::uint32_t slot = 0;
+    while (peers_.contains(slot)) ++slot;
+    has_slot = slot < kMostPeers;
+    if (has_slot) {
+      peers_[slot] = {.name = record.name,
+                      .address = record.addresses.empty() ? "" : record.addresses.front(),
+                      .incarnation = record.incarnation,
+                      .id = *connected};
+    }
+  }
+  if (!has_slot) return engine_->disconnect(*connected);
+  send(*connected, FollowMessage{});
+}
+
+std::optional<std::uint32_t> Peers::slot_of(PeerId peer) const {
+  for (const auto& [slot, known] : peers_) {
+    if (known.id == peer) return slot;
+  }
+  return {};
+}
+
+void Peers::on_peer_lost(PeerId peer, const Error& error) {
+  std::optional<std::uint32_t> slot;
+  {
+    const std::lock_guard lock(mutex_);
+    slot = slot_of(peer);
+    for (auto& [request, awaited] : awaited_) {
+      if (awaited.from == peer && !awaited.got) awaited.error = error;
+    }
+    followers_.erase(peer);
+    if (slot) {
+      base::log(LogLevel::kInfo, "peers", "%s is lost: %s", peers_[*slot].name.c_str(),
+                error.message);
+    }
+  }
+  changed_.notify_all();
+  feed_->remove(peer);
+  server_->forget(peer);
+  if (!slot) return;
+  directory_.clear(*slot);
+  const std::lock_guard lock(mutex_);
+  peers_.erase(*slot);  // the slot is another peer's only now
+}
+
+// --- Messages ------------------------------------------------------------------------------------
+
+void Peers::send(PeerId to, const PeerMessage& message) {
+  // A peer that is lost meanwhile: on_peer_lost() comes.
+  (void)engine_->send(to, encode(message));
+}
+
+Result<PushId> Peers::push(PeerId to, std::uint64_t window, transfer::ByteStream memory,
+                           std::uint64_t deadline_ns) {
+  return engine_->push(to, WindowKey{window}, std::move(memory), deadline_ns);
+}
+
+void Peers::on_push(PushId push, const transfer::TransferStatus& status) {
+  if (status.state != transfer::TransferState::kRunning) server_->push_ended(push);
+}
+
+void Peers::on_message(PeerId peer, std::span<const std::byte> bytes) {
+  Result<PeerMessage> message = decode_peer_message(bytes);
+  std::unique_lock lock(mutex_);
+  if (stop_) return;
+  if (!message) {
+    lock.unlock();
+    base::log(LogLevel::kWarn, "peers", "a peer's message: %s", message.error().message);
+    return engine_->disconnect(peer);
+  }
+  const std::optional<std::uint32_t> slot = slot_of(peer);
+  if (std::holds_alternative<FollowMessage>(*message)) {
+    followers_[peer] = true;
+    lock.unlock();
+    engine_->trust(peer);
+    return feed_->add(peer);
+  }
+  if (auto* const get = std::get_if<GetMessage>(&*message)) {
+    const bool follows = followers_.contains(peer);
+    lock.unlock();
+    if (follows) server_->take(peer, std::move(*get));
+    return;
+  }
+  if (const auto* const news = std::get_if<NewsMessage>(&*message)) {
+    lock.unlock();
+    if (!slot) return;
+    if (news->is_anew) directory_.clear(*slot);
+    return directory_.apply(*slot, news->blocks);
+  }
+  const auto answer = [&](std::uint64_t request) {
+    const auto at = awaited_.find(request);
+    return at == awaited_.end() || at->second.from != peer ? nullptr : &at->second;
+  };
+  if (auto* const got = std::get_if<GotMessage>(&*message)) {
+    if (Awaited* const awaited = answer(got->request)) awaited->got = std::move(*got);
+  } else if (auto* const refused = std::get_if<RefusedGetMessage>(&*message)) {
+    if (Awaited* const awaited = answer(refused->request)) awaited->error = refused->error;
+  }
+  changed_.notify_all();
+}
+
+// --- What is counted -----------------------------------------------------------------------------
+
+PeersCounts Peers::counts() const {
+  PeersCounts counts{};
+  counts.known_blocks = directory_.blocks();
+  counts.followers = feed_->followers();
+  counts.told_changes = feed_->told();
+  counts.served = server_->counts();
+  const std::lock_guard lock(mutex_);
+  counts.peers = peers_.size();
+  counts.got_blocks = got_blocks_;
+  counts.got_bytes = got_bytes_;
+  counts.absent_blocks = absent_blocks_;
+  counts.failed_requests = failed_requests_;
+  return counts;
+}
+
+std::vector<PeerState> Peers::states() const {
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  std::vector<PeerState> states;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [slot, peer] : peers_) {
+    states.push_back(
+        {peer.name, peer.address, directory_.blocks_of(slot), peer.is_resting(now_ns)});
+  }
+  return states;
+}
+
+}  // namespace cachalot::node

@@ -1,0 +1,162 @@
+// The pools of other hosts: finds them, follows what they have, reads blocks out of them, and lets them read this one.
+//
+//   Result<std::unique_ptr<Peers>> peers = Peers::open(pool.access(), {.registry = "file:/run/kv", .listen = {"tcp:10.0.0.1:0"}});
+//   keeper.observe((*peers)->observer());
+//   (*peers)->get(gets, deadline_ns);
+//
+//   PeerFeed       tells followers what this pool has
+//   PeerServer     reads blocks of this pool for them
+//   PeerDirectory  what the others have
+//   Peers          the connections: each host calls each other one, follows it and asks it over that connection
+//
+// There is no master: the registry says where peers are, and is not asked on the way of a block.
+//
+// Invariants
+//   1. Bytes of a peer count after the seal over them matched, which Store checks: a peer that lies costs a miss.
+//   2. A call ends at its deadline, whatever a peer does. A peer that has failed rests for 1, 2, 4 … 60 s.
+//   3. What a lost peer had is forgotten at once.
+//   4. Nothing is asked of a peer that has connected by itself, and what it says of its blocks does not count: any
+//      process may connect and say any name.
+//
+// @threads any
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "node/peers/directory.h"
+#include "node/peers/feed.h"
+#include "node/peers/server.h"
+#include "storage/backend.h"
+#include "transfer/engine/engine.h"
+#include "transfer/registry/registry.h"
+
+namespace cachalot::node {
+
+struct PeersOptions {
+  std::string registry;             // open_registry()
+  std::string name;                 // unique among live peers; empty: a random one
+  std::vector<std::string> listen;  // "tcp:10.0.0.1:0", "unix:@name"
+  PeerServerOptions server = {};
+  std::size_t most_known_blocks = std::size_t{8} << 20;  // of all peers
+  // A peer that sends slower than this, beyond a quarter of a second, is given up.
+  std::uint64_t least_bytes_per_s = 50'000'000;
+  std::uint64_t look_pause_ns = 500'000'000;  // between looks at the registry
+};
+
+struct PeersCounts {
+  std::uint64_t peers, known_blocks, followers;  // now
+  std::uint64_t told_changes;
+  std::uint64_t got_blocks, got_bytes;
+  std::uint64_t absent_blocks;    // said to be there, and gone
+  std::uint64_t failed_requests;  // of this host
+  PeerServerCounts served;
+};
+
+// One peer, for `pool info` and the metrics.
+struct PeerState {
+  std::string name, address;
+  std::uint64_t known_blocks = 0;
+  bool is_resting = false;
+};
+
+class Peers final : private transfer::EngineEvents, private PeerLinks {
+ public:
+  // @param access  outlives it
+  // @errors those of open_registry(), TransferEngine::open() and Registry::publish()
+  static Result<std::unique_ptr<Peers>> open(const pool::Access& access,
+                                             const PeersOptions& options);
+  ~Peers() override;
+
+  pool::BlockObserver& observer() { return feed_->observer(); }
+  const std::vector<std::string>& addresses() const { return engine_->addresses(); }
+
+  // What the peers have, as they say. No message.
+  void heads(std::span<const storage::ObjectKey> keys,
+             std::span<std::optional<storage::ObjectHead>> heads) const;
+  // Reads blocks; see storage::Backend::get. Never fails as a whole.
+  void get(std::span<storage::Get> gets, std::uint64_t deadline_ns);
+
+  PeersCounts counts() const;
+  std::vector<PeerState> states() const;
+
+ private:
+  // A peer that this host has called.
+  struct Peer {
+    std::string name, address;
+    std::uint64_t incarnation = 0;
+    transfer::PeerId id = {};
+    std::uint64_t flying_bytes = 0;
+    std::uint64_t rest_ns = 0, rests_until_ns = 0;
+    bool is_resting(std::uint64_t now_ns) const { return now_ns < rests_until_ns; }
+  };
+  // An answer that is waited for.
+  struct Awaited {
+    transfer::PeerId from = {};
+    std::optional<GotMessage> got = {};
+    std::optional<Error> error = {};
+  };
+  struct Part;  // of a call: blocks that one peer is asked for
+
+  Peers(const pool::Access& access, const PeersOptions& options)
+      : access_(access), options_(options), directory_(options.most_known_blocks) {}
+  Status start();
+  void look();
+  void look_at_registry();
+  void take_peer(const transfer::PeerRecord& record, Result<transfer::PeerId> connected);
+
+  // EngineEvents
+  void on_message(transfer::PeerId peer, std::span<const std::byte> bytes) override;
+  void on_peer_lost(transfer::PeerId peer, const Error& error) override;
+  void on_push(transfer::PushId push, const transfer::TransferStatus& status) override;
+  // PeerLinks
+  void send(transfer::PeerId to, const PeerMessage& message) override;
+  Result<transfer::PushId> push(transfer::PeerId to, std::uint64_t window,
+                                transfer::ByteStream memory, std::uint64_t deadline_ns) override;
+  void release(transfer::PushId push) override { engine_->release(push); }
+
+  std::optional<std::uint32_t> slot_of(transfer::PeerId peer) const;  // under mutex_
+  std::optional<std::uint32_t> choose(std::uint64_t owners,
+                                      std::optional<std::uint32_t> last) const;
+  std::vector<Part> divide(std::span<storage::Get> gets, std::span<std::uint64_t> tried);
+  void ask(Part& part, std::span<storage::Get> gets, std::uint64_t deadline_ns);
+  void collect(Part& part, std::span<storage::Get> gets, std::span<std::uint64_t> tried);
+  void finish(Part& part, std::span<storage::Get> gets, GotMessage got);
+  void rate(std::uint32_t slot, bool has_worked);
+
+  const pool::Access& access_;
+  const PeersOptions options_;
+  PeerDirectory directory_;
+  std::unique_ptr<transfer::Registry> registry_;
+  std::unique_ptr<PeerServer> server_;
+  std::unique_ptr<PeerFeed> feed_;
+
+  mutable std::mutex mutex_;  // below
+  std::condition_variable changed_;
+  std::map<std::uint32_t, Peer> peers_;              // by slot, below kMostPeers
+  std::map<std::string, std::uint64_t> connecting_;  // the incarnation that is called
+  std::map<transfer::PeerId, bool> followers_;
+  std::map<std::uint64_t, Awaited> awaited_;
+  std::uint64_t next_request_ = 1;
+  bool stop_ = false;
+  std::uint64_t got_blocks_ = 0, got_bytes_ = 0, absent_blocks_ = 0, failed_requests_ = 0;
+
+  std::unique_ptr<transfer::TransferEngine> engine_;  // closed first
+  std::thread thread_;
+};
+
+// A backend that reads from peers and is never written. @param peers  outlives it
+std::unique_ptr<storage::Backend> make_peer_backend(Peers& peers);
+
+}  // namespace cachalot::node
