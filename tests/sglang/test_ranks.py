@@ -5,16 +5,18 @@ the deadline of an answer is EngineProcess's.
 """
 
 import mmap
-import subprocess
 
+import numpy as np
 import pytest
-from engine_process import PROGRAM
 from test_hicache import hicache
 from test_share import from_pool, full_pages
 
+from cachalot import Client, KvGeometry, PartStrides
+
 TOKENS, PAGE = 600, 16
 PAGES = full_pages(PAGE, TOKENS) // PAGE
-BLOCK_BYTES = PAGE * 4 * 2 * 1 * 64 * 4  # tokens, layers, keys and values, heads of a rank, numbers, float32
+LAYERS, HEAD = 4, 64
+BLOCK_BYTES = PAGE * LAYERS * 2 * HEAD * 4  # keys and values, one head on each rank, float32
 #: SGLang's ranks on a CPU use gloo where there is no NCCL, and want to know their cores.
 ENVIRONMENT = {"SGLANG_NCCL_SO_PATH": "none", "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
 MISSING = 20
@@ -26,35 +28,40 @@ def two_ranks(engines, model, way, pool, **arguments):
     return engines(model, environment=ENVIRONMENT, tp_size=2, **given, **arguments)
 
 
-def chain_of(pool, rank):
-    """Hashes of the blocks of one rank's namespace, from the first page of the only prompt on."""
-    listed = pool.blocks()
-    namespaces = sorted({block["namespace"] for block in listed})
-    assert len(namespaces) == 2, namespaces
-    after = {block["parent"]: block["hash"] for block in listed if block["namespace"] == namespaces[rank]}
-    chain, last = [], None
-    while last in after:
-        last = after[last]
-        chain.append(last)
-    return namespaces[rank], chain
+class RankPages:
+    """The first prompt's pages of one rank, taken out of the pool by a client of the same namespace."""
 
+    def __init__(self, pool, rank):
+        name, digest = sorted((one["name"], one["digest"]) for one in pool.info()["namespaces"])[rank]
+        geometry = KvGeometry(attention="grouped", layers=LAYERS, kv_heads=1, head_dim=HEAD, dtype="f32", block_tokens=PAGE, tp_rank=rank,
+                              tp_size=2)
+        self._client = Client(pool=pool.path, model=name.split(" | ")[0], geometry=geometry)
+        self._kv = np.zeros((PAGES, LAYERS, 2, PAGE, HEAD), np.float32)
+        steps = self._kv.strides
+        strides = [PartStrides(tensor=0, layer_tensors=0, offset=part * steps[2], page=steps[0], layer=steps[1], head=steps[3],
+                               token=steps[3]) for part in (0, 1)]
+        cache = self._client.register_cache(None, [self._kv], pages=PAGES, strides=strides)
+        after = {block["parent"]: block["hash"] for block in pool.blocks() if block["namespace"] == digest}
+        chain, last = [], None
+        while len(chain) < PAGES:
+            last = after[last]
+            chain.append(int(last, 16))
+        self._hashes = np.array([(one & (1 << 64) - 1, one >> 64) for one in chain], np.uint64)
+        assert self._client.load(cache, self._hashes, np.arange(PAGES)) == PAGES
+        self._cache = cache
 
-def evict_from(pool, rank, page):
-    """A page of one rank, and all after it."""
-    namespace, chain = chain_of(pool, rank)
-    assert len(chain) >= PAGES, len(chain)
-    subprocess.run([str(PROGRAM), "evict", chain[page], "--pool", pool.path, "--namespace", namespace], check=True, capture_output=True)
+    def give(self, pages):
+        assert self._client.store(self._cache, self._hashes[:pages], np.arange(pages)).blocks == pages
 
+    def damage(self, path, page):
+        """Changes a byte in the pool, behind its back."""
+        with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as pool:
+            at = pool.find(self._kv[page, 0, 0, 0].tobytes())
+            assert at > 0
+            pool[at] ^= 0x55
 
-def damage(pool, rank, page):
-    """Changes a byte of one rank's page, behind the pool's back."""
-    namespace, chain = chain_of(pool, rank)
-    block = subprocess.run([str(PROGRAM), "get", chain[page], "--pool", pool.path, "--namespace", namespace], check=True,
-                           capture_output=True).stdout
-    with open(pool.path, "r+b") as file, mmap.mmap(file.fileno(), 0) as bytes_of_all:
-        at = bytes_of_all.find(block[:4096])
-        assert at > 0 and bytes_of_all[at:at + len(block)] == block
-        bytes_of_all[at] ^= 0x55
+    def close(self):
+        self._client.detach()
 
 
 @pytest.mark.parametrize("way", ["linker", "hicache"])
@@ -63,17 +70,20 @@ def test_ranks_that_find_different_pages_take_those_that_all_have(models, engine
     engine = two_ranks(engines, models(), way, pool)
     computed = engine.answer([one])
     assert computed["cached"] == [0] and len(set(computed["tokens"][0])) > 3
-    for rank, page in ((1, MISSING), (0, MISSING // 2), (1, 0), (0, 0)):
-        pool.wait_for_blocks(2 * PAGES)
-        evict_from(pool, rank, page)
-        assert engine.answer([], flush=True)["flush"]
-        answer = engine.answer([one])
-        assert answer["tokens"] == computed["tokens"], (rank, page)
-        assert from_pool(answer) == page * PAGE, (rank, page, answer["details"], engine.text()[-3000:])
     pool.wait_for_blocks(2 * PAGES)
-    assert engine.answer([], flush=True)["flush"]
-    answer = engine.answer([one])
-    assert from_pool(answer) == full_pages(PAGE, TOKENS) and answer["tokens"] == computed["tokens"]
+    both = [RankPages(pool, rank) for rank in (0, 1)]
+    for found in ((PAGES, MISSING), (MISSING // 2, PAGES), (PAGES, 0), (0, PAGES), (PAGES, PAGES)):
+        pool.wait_for_blocks(2 * PAGES)  # the engine stores what it has computed
+        assert engine.answer([], flush=True)["flush"]
+        pool.evict_all()
+        for rank, pages in zip(both, found):
+            if pages:
+                rank.give(pages)
+        answer = engine.answer([one])
+        assert answer["tokens"] == computed["tokens"], found
+        assert from_pool(answer) == min(found) * PAGE, (found, answer["details"], engine.text()[-3000:])
+    for rank in both:
+        rank.close()
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -83,7 +93,9 @@ def test_ranks_of_which_one_cannot_load_compute(models, engines, pools, prompt, 
     engine = two_ranks(engines, models(), "linker", pool)
     computed = engine.answer([one])
     pool.wait_for_blocks(2 * PAGES)
-    damage(pool, rank, MISSING)
+    pages = RankPages(pool, rank)
+    pages.damage(pool.path, MISSING)
+    pages.close()
     assert engine.answer([], flush=True)["flush"]
     answer = engine.answer([one])
     assert answer["tokens"] == computed["tokens"] and from_pool(answer) == 0
