@@ -81,8 +81,9 @@ def test_a_model_is_refused(monkeypatch, model, args, cache, says):
         group_of(given, pages, Place(0, 1, 0, 1), False, "")
 
 
-def test_a_model_with_state_ends_the_engine_with_one_error(models, engines):
-    engine = engines(models("lfm2"), OPTIONS)
+@pytest.mark.parametrize(("model", "arguments"), [("lfm2", {"page_size": 1}), ("gemma3", {})])
+def test_a_model_with_state_ends_the_engine_with_one_error(models, engines, model, arguments):
+    engine = engines(models(model), OPTIONS, **arguments)
     with pytest.raises(AssertionError, match="the engine has ended"):
         engine.answer([[1, 2, 3]])
-    assert "state beside its KV pages" in engine.text()
+    assert "state beside its KV pages" in engine.text(), engine.text()[-3000:]
