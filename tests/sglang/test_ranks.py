@@ -1,4 +1,5 @@
-"""Engines of two ranks that find different pages, or of which one has no pool: they go on together, and every answer is right.
+"""Engines of two ranks, or two stages, that find different pages, or of which one has no pool: they go on together, and every answer
+is right.
 
 SGLang's ranks take the same decisions, each for itself. A rank that took more pages than the other would wait for it for ever:
 the deadline of an answer is EngineProcess's.
@@ -16,31 +17,36 @@ from cachalot import Client, KvGeometry, PartStrides
 
 TOKENS, PAGE = 600, 16
 PAGES = full_pages(PAGE, TOKENS) // PAGE
-LAYERS, HEAD = 4, 64
-BLOCK_BYTES = PAGE * LAYERS * 2 * HEAD * 4  # keys and values, one head on each rank, float32
+HEAD = 64
+BLOCK_BYTES = PAGE * 4 * 2 * HEAD * 4  # keys and values of one head of all layers, or of all heads of half of them, float32
 #: SGLang's ranks on a CPU use gloo where there is no NCCL, and want to know their cores.
 ENVIRONMENT = {"SGLANG_NCCL_SO_PATH": "none", "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
 MISSING = 20
 
 
-def two_ranks(engines, model, way, pool, **arguments):
+#: What a rank has of the model.
+SHARDS = {"tp_size": {"layers": 4, "kv_heads": 1}, "pp_size": {"layers": 2, "kv_heads": 2}}
+
+
+def two_ranks(engines, model, way, pool, kind="tp_size", **arguments):
     options = {"pool": pool.path, "checksums": True}
     given = {"linker": options} if way == "linker" else hicache(**options)
-    return engines(model, environment=ENVIRONMENT, tp_size=2, **given, **arguments)
+    return engines(model, environment=ENVIRONMENT, **{kind: 2}, **given, **arguments)
 
 
 class RankPages:
     """The first prompt's pages of one rank, taken out of the pool by a client of the same namespace."""
 
-    def __init__(self, pool, rank):
+    def __init__(self, pool, rank, kind="tp_size"):
         name, digest = sorted((one["name"], one["digest"]) for one in pool.info()["namespaces"])[rank]
-        geometry = KvGeometry(attention="grouped", layers=LAYERS, kv_heads=1, head_dim=HEAD, dtype="f32", block_tokens=PAGE, tp_rank=rank,
-                              tp_size=2)
+        shard = SHARDS[kind]
+        geometry = KvGeometry(attention="grouped", head_dim=HEAD, dtype="f32", block_tokens=PAGE, **shard, **{kind: 2},
+                              **{kind.replace("size", "rank"): rank})
         self._client = Client(pool=pool.path, model=name.split(" | ")[0], geometry=geometry)
-        self._kv = np.zeros((PAGES, LAYERS, 2, PAGE, HEAD), np.float32)
+        self._kv = np.zeros((PAGES, shard["layers"], 2, PAGE, shard["kv_heads"], HEAD), np.float32)
         steps = self._kv.strides
-        strides = [PartStrides(tensor=0, layer_tensors=0, offset=part * steps[2], page=steps[0], layer=steps[1], head=steps[3],
-                               token=steps[3]) for part in (0, 1)]
+        strides = [PartStrides(tensor=0, layer_tensors=0, offset=part * steps[2], page=steps[0], layer=steps[1], token=steps[3],
+                               head=steps[4]) for part in (0, 1)]
         cache = self._client.register_cache(None, [self._kv], pages=PAGES, strides=strides)
         after = {block["parent"]: block["hash"] for block in pool.blocks() if block["namespace"] == digest}
         chain, last = [], None
@@ -57,7 +63,7 @@ class RankPages:
     def damage(self, path, page):
         """Changes a byte in the pool, behind its back."""
         with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as pool:
-            at = pool.find(self._kv[page, 0, 0, 0].tobytes())
+            at = pool.find(self._kv[page, 0, 0, 0, 0].tobytes())
             assert at > 0
             pool[at] ^= 0x55
 
@@ -65,14 +71,14 @@ class RankPages:
         self._client.detach()
 
 
-@pytest.mark.parametrize("way", ["linker", "hicache"])
-def test_ranks_that_find_different_pages_take_those_that_all_have(models, engines, pools, prompt, way):
+@pytest.mark.parametrize(("way", "kind"), [("linker", "tp_size"), ("hicache", "tp_size"), ("hicache", "pp_size")])
+def test_ranks_that_find_different_pages_take_those_that_all_have(models, engines, pools, prompt, way, kind):
     pool, one = pools(BLOCK_BYTES, 1000), prompt(1, TOKENS)
-    engine = two_ranks(engines, models(), way, pool)
+    engine = two_ranks(engines, models(), way, pool, kind)
     computed = engine.answer([one])
     assert computed["cached"] == [0] and len(set(computed["tokens"][0])) > 3
     pool.wait_for_blocks(2 * PAGES)
-    both = [RankPages(pool, rank) for rank in (0, 1)]
+    both = [RankPages(pool, rank, kind) for rank in (0, 1)]
     for found in ((PAGES, MISSING), (MISSING // 2, PAGES), (PAGES, 0), (0, PAGES), (PAGES, PAGES)):
         pool.wait_for_blocks(2 * PAGES)  # the engine stores what it has computed
         assert engine.answer([], flush=True)["flush"]
