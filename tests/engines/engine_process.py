@@ -85,9 +85,16 @@ class Pool:
         assert line.startswith("ready"), line + self.keeper.stdout.read()
         self.ready = dict(word.split("=", 1) for word in line.split()[1:])
 
-    def info(self):
-        done = subprocess.run([str(PROGRAM), "pool", "info", self.path, "--json", "-"], capture_output=True, text=True)
+    def _ask(self, what):
+        done = subprocess.run([str(PROGRAM), "pool", what, self.path, "--json", "-"], capture_output=True, text=True)
         return json.loads(done.stdout)
+
+    def info(self):
+        return self._ask("info")
+
+    def blocks(self):
+        """Of each published block: hash, namespace, parent, …"""
+        return self._ask("blocks")["blocks"]
 
     def live_blocks(self):
         return self.info()["accounting"]["live_blocks"]

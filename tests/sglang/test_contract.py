@@ -55,6 +55,12 @@ def problems(wheel, without=()):
     updater = wheel.find_class("sglang.srt.managers.scheduler_components.weight_updater", "SchedulerWeightUpdaterManager")
     beginnings = next(node.value for node in trees["sglang/weight_updates.py"].body
                       if isinstance(node, ast.Assign) and node.targets[0].id == "_BEGINNINGS")
+    for place, name in (("unified_cache_linker:UnifiedCacheLinkerWrapper", "_offload_node"),
+                        ("unified_tree_core_interface:UnifiedTreeCoreInterface", "get_prefix_hash_values")):
+        module, _, owner = place.partition(":")
+        told = wheel.find_class("sglang.srt.mem_cache.unified_cache." + module, owner)
+        if "sglang/linker.py" in trees and (told is None or name not in told.members):
+            found.append(f"no method {name}, by which the parents of offloads are told")
     return found + [f"no method {name}, with which updates of the weights begin" for name in ast.literal_eval(beginnings)
                     if updater is None or name not in updater.members]
 
@@ -80,6 +86,8 @@ CHANGES = {
     "an import": ("class PoolTransferResult", "class TransferResult", "has no sglang.srt.mem_cache.hicache_storage.PoolTransferResult"),
     "a field": ("attn_tp_cache_group:", "cache_group_of_ranks:", "CacheInitParams has no attn_tp_cache_group"),
     "an argument": ("    json_model_override_args: A[", "    model_overrides: A[", "no argument json_model_override_args"),
+    "how offloads are told": ("def _offload_node(", "def _queue_offload(", "no method _offload_node"),
+    "the tree's question": ("def get_prefix_hash_values", "def prefix_hash_values", "no method get_prefix_hash_values"),
     "how an update begins": ("def begin_weight_update", "def open_weight_update", "no method begin_weight_update"),
 }
 

@@ -29,6 +29,9 @@ def test_lookups_loads_and_stores_are_counted(models, engines, pools, prompt):
         assert now["lookups"] >= 2 and now["lookup_seconds"] > 0 and now["load_seconds"] > 0
         assert now["found_blocks"] >= PAGES
         assert now["loads"] >= 1 and now["loaded_blocks"] == PAGES and now["loaded_bytes"] == PAGES * PAGE_BYTES
+        # One of its two prompts came from the pool whole.
+        assert now["prompts"] == 2 and now["prompt_blocks"] == 2 * PAGES
+        assert now["used_pool_blocks"] == PAGES and now["used_storage_blocks"] == 0
         assert now["stores"] >= 1 and now["stored_bytes"] == now["stored_blocks"] * PAGE_BYTES
         assert now["failed_loads"] == now["failed_stores"] == now["skipped_stores"] == 0
     assert counted(linked)["stored_blocks"] >= TOKENS // PAGE and counted(linked)["store_seconds"] > 0

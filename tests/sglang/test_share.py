@@ -38,3 +38,15 @@ def test_a_second_engine_takes_every_full_page(models, engines, pools, prompt, a
     answer = second.answer([one])
     assert answer["tokens"] == computed["tokens"]
     assert from_pool(answer) == full_pages(page), (answer["details"], second.text()[-3000:])
+
+
+def test_the_pool_knows_the_order_of_a_conversation(models, engines, pools, prompt):
+    """SGLang offers the pages of a prompt, and those of its answer, one after the other. Only the first page has none before it."""
+    pool, talk = pools(512 << 10, 600), prompt(3, 200)
+    engine = engines(models(), {"pool": pool.path})
+    for turn in range(3):
+        talk = talk + engine.answer([talk], max_tokens=40)["tokens"][0] + prompt(turn, 60)
+    pool.wait_for_blocks((len(talk) - 61) // 16)  # the last answer's last token has no KV
+    parents = {block["hash"]: block["parent"] for block in pool.blocks()}
+    assert list(parents.values()).count(None) == 1
+    assert len(set(parents.values())) == len(parents), "one after the other"

@@ -123,7 +123,8 @@ class Attachment:
                 return False
             except Error as error:
                 if time.monotonic() >= until:
-                    if self._options.create is not None and isinstance(error, NotFoundError):
+                    makes = getattr(self._options, "create", None)  # LMCache has no such option
+                    if makes is not None and isinstance(error, NotFoundError):
                         self._log.info("waiting for the pool %s, which one of the engines makes", self._options.pool[0])
                     else:
                         self._log.warning("attach", "no pool yet at %s: %s; requests are computed meanwhile",

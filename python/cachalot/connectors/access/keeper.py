@@ -38,7 +38,7 @@ class SharedKeeper:
         except BusyError:
             return False
         except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"kv_connector_extra_config: create: {error}") from None
+            raise InvalidArgumentError(f"create: {error}") from None
         self._log.info("this engine keeps the pool %s: blocks of %d bytes", self._path, self._block_bytes)
         return True
 

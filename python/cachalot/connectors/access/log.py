@@ -1,4 +1,4 @@
-"""Lines in vLLM's log; a repeated failure is told once in a while, with how often it has happened."""
+"""Lines in the engine's log; a repeated failure is told once in a while, with how often it has happened."""
 
 import threading
 import time

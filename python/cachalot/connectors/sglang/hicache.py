@@ -92,6 +92,7 @@ class CachalotStorage(HiCacheStorage):
         except Exception as error:  # what the pool has is a hit without the keeper
             self._failed("lookup", client, error)
         self._metrics.looked_up(found, time.monotonic() - began)
+        self._metrics.count_prompts(self._attachment)
         return found
 
     def batch_get_v1(self, keys: List[str], host_indices: Any, extra_info: Any = None) -> List[bool]:
@@ -104,6 +105,7 @@ class CachalotStorage(HiCacheStorage):
             except Exception as error:  # whatever it is, the request is computed
                 self._failed("load", client, error)
             self._metrics.loaded(loaded, len(keys), time.monotonic() - began)
+            self._metrics.count_prompts(self._attachment)
         return [at < loaded for at in range(len(keys))]
 
     def batch_set_v1(self, keys: List[str], host_indices: Any, extra_info: Any = None) -> List[bool]:

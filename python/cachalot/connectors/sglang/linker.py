@@ -7,7 +7,8 @@ until its result is taken.
 1. A load ends inside `load`. SGLang aborts a request whose load fails later; one that is refused here is computed.
 2. No call raises: an exception would end SGLang's scheduler.
 3. Results of offloads are taken in the order of the offloads. One worker runs them in that order.
-4. After an update of the weights the keys get a random part: the engine shares with no other one, and finds nothing of before.
+4. Ranks answer alike. One that had taken an offload would wait for the others, and hold other slots than they.
+5. After an update of the weights the keys get a random part: the engine shares with no other one, and finds nothing of before.
    Until SGLang's own cache is flushed nothing is loaded or stored: pages that are computed on old ones are wrong, too.
 
 Threads: SGLang's scheduler.
@@ -17,7 +18,8 @@ import logging
 import os
 import time
 from collections import deque
-from typing import Any, Deque, Dict, List, Optional, Set, Tuple
+from dataclasses import dataclass
+from typing import Any, Deque, Dict, List, Optional, Set
 
 import numpy as np
 import torch
@@ -28,7 +30,7 @@ from cachalot.connectors.access.attachment import Attachment
 from cachalot.connectors.access.group import UnsupportedCacheError
 from cachalot.connectors.access.keeper import SharedKeeper
 from cachalot.connectors.access.log import RateLimitedLog
-from cachalot.connectors.sglang import weight_updates
+from cachalot.connectors.sglang import parents, weight_updates
 from cachalot.connectors.sglang.metrics import Metrics
 from cachalot.connectors.sglang.namespace import Place, engine_memory, group_of, hashes_of, pages_of
 from cachalot.connectors.sglang.options import LINKER_FLAG, Options, parse
@@ -36,6 +38,7 @@ from cachalot.errors import IoError, NoKeeperError, TimeoutError
 
 _ATTACH_S = 5.0
 _MOST_ASKED = 1024
+_MOST_ORPHANS = 1024
 #: Nothing is stored for so long after a store that got no answer of the keeper.
 _STORE_PAUSE_S = 1.0
 #: What becomes of the request, or of its pages, after each call that may fail.
@@ -46,15 +49,31 @@ _POLL_S = 0.002
 _LOOK_PAUSE_S = 5.0
 
 
-def _check(params: Any, components: Any) -> None:
-    """Refuses by name what has state beside the pages."""
+def _check(server_args: Any, params: Any, components: Any) -> None:
+    """Refuses by name what has state beside the pages, and what divides prompts among ranks."""
     others = sorted(component.name for component in components if component.name != "FULL")
     if others:
         raise UnsupportedCacheError(f"a model with {', '.join(others)} state beside its KV pages")
     if params.mtp_draft_device_pools or params.sidecar_draft_device_pools:
         raise UnsupportedCacheError("a draft model, whose KV lies beside,")
-    if params.attn_cp_size != 1:
-        raise UnsupportedCacheError(f"context parallelism of {params.attn_cp_size}")
+    for parallel in (params.attn_cp_size, server_args.dcp_size):
+        if parallel != 1:
+            raise UnsupportedCacheError(f"context parallelism of {parallel}")
+    if params.pp_size != 1:
+        # SGLang takes what each stage finds for itself: stages that find different lengths would compute different tokens.
+        raise UnsupportedCacheError(f"pipeline parallelism of {params.pp_size}")
+
+
+@dataclass
+class Offload:
+    """Pages on their way to the pool."""
+
+    client: Any
+    call: Any  # None: there is no pool, or it does not take them
+    slots: int
+    began: float
+    parent: Optional[str]
+    keys: List[str]
 
 
 class LoadedAtOnce:
@@ -82,7 +101,7 @@ class CachalotLinker(UnifiedCacheLinker):
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             self._ranks = torch.distributed.get_world_size(group=self._group_of_ranks)
             rank = torch.distributed.get_rank(group=self._group_of_ranks)
-        _check(params, components)
+        _check(server_args, params, components)
         self._page_tokens = params.page_size
         cache = params.token_to_kv_pool_allocator.get_kvcache()
         place = Place(rank, self._ranks, params.pp_rank, params.pp_size)
@@ -108,8 +127,11 @@ class CachalotLinker(UnifiedCacheLinker):
         self._looks_at, self._storage = 0.0, False
         self._queued: Set[str] = set()  # requests whose load has ended, and whose batch has not begun
         self._batch = -1
-        self._offloads: Deque[Tuple[Any, Any, int, float]] = deque()  # client, call, slots, when it began
+        self._offloads: Deque[Offload] = deque()
         self._held_slots = 0
+        self.parent: Optional[str] = None  # the page before those of the next offload
+        self._orphans: Dict[str, None] = {}  # pages that the pool did not have as parents, the oldest first
+        parents.watch()
         self._stores_at = 0.0
 
     def _hashes(self, keys: List[str]) -> np.ndarray:
@@ -136,6 +158,7 @@ class CachalotLinker(UnifiedCacheLinker):
         except Exception as error:  # whatever it is, the request is computed
             self._failed("lookup", client, error)
         self._metrics.looked_up(found, time.monotonic() - began)
+        self._metrics.count_prompts(self._attachment)
         return list(range(1, found + 1))
 
     def _find(self, client: Any, rid: str, hashes: np.ndarray) -> int:
@@ -188,6 +211,7 @@ class CachalotLinker(UnifiedCacheLinker):
         except Exception as error:  # whatever it is, the request is computed
             self._failed("load", client, error)
         self._metrics.loaded(loaded, len(keys), time.monotonic() - began)
+        self._metrics.count_prompts(self._attachment)
         return loaded == len(keys)
 
     def _stream(self) -> Any:
@@ -212,44 +236,63 @@ class CachalotLinker(UnifiedCacheLinker):
     # --- Offload -----------------------------------------------------------------------------------
 
     def offload(self, transfers: List[Any], session_id: Optional[str] = None) -> bool:
-        self._note_update()
-        keys, slots = transfers[0].keys, transfers[0].device_indices
-        client, cache = self._attachment.get_with()
-        if client is None or not keys or self._is_stale or time.monotonic() < self._stores_at:
+        """False only for reasons that all ranks have. What one of them cannot store has failed: SGLang asks what all say."""
+        keys, slots, parent = transfers[0].keys, transfers[0].device_indices, self.parent
+        self.parent = None
+        if not keys:
             return False
         if self._held_slots + len(slots) > self.options.store_held * self._pages * self._page_tokens and self._offloads:
             self._metrics.skipped_store()
             return False  # SGLang offers them again
+        parent = None if parent in self._orphans else parent
+        began, client, call = time.monotonic(), *self._begin_store(keys, slots, parent)
+        self._held_slots += len(slots)
+        self._offloads.append(Offload(client, call, len(slots), began, parent, keys))
+        return True
+
+    def _begin_store(self, keys: List[str], slots: torch.Tensor, parent: Optional[str]) -> Any:
+        """A client, and its call; None: nothing is stored."""
+        self._note_update()
+        client, cache = self._attachment.get_with()
+        if client is None or self._is_stale or time.monotonic() < self._stores_at:
+            return client, None
         try:
-            call = client.store_async(cache, self._hashes(keys), pages_of(slots, self._page_tokens), timeout=self.options.store_timeout,
-                                      stream=self._stream())
+            return client, client.store_async(
+                cache, self._hashes(keys), pages_of(slots, self._page_tokens), timeout=self.options.store_timeout,
+                parent=None if parent is None else self._hashes([parent])[0], stream=self._stream())
         except Exception as error:  # whatever it is, the pages are not shared
             self._failed("store", client, error)
-            return False
-        self._held_slots += len(slots)
-        self._offloads.append((client, call, len(slots), time.monotonic()))
-        return True
+            return client, None
 
     def num_completed_offloads(self) -> int:
         done = 0
-        for _, call, _, _ in self._offloads:
-            if not call.done():
+        for one in self._offloads:
+            if one.call is not None and not one.call.done():
                 break
             done += 1
         return done
 
     def pop_completed_offload(self) -> bool:
-        client, call, slots, began = self._offloads.popleft()
-        self._held_slots -= slots
-        stored, pages, error = 0, slots // self._page_tokens, None
+        one = self._offloads.popleft()
+        self._held_slots -= one.slots
+        if one.call is None:
+            return False
+        stored, pages, error = 0, one.slots // self._page_tokens, None
         try:
-            stored = call.result()
+            stored = one.call.result()
         except Exception as caught:
             error = caught
-            self._failed("store", client, error)
-        self._metrics.stored(stored, pages, time.monotonic() - began)
-        if stored < pages and error is None:
-            self.log.warning("store", "the pool took %d of %d blocks: %s", stored, pages, call.reason)
+            self._failed("store", one.client, error)
+        self._metrics.stored(stored, pages, time.monotonic() - one.began)
+        if stored == pages:
+            self._orphans.pop(one.keys[-1], None)
+        elif error is None and one.parent is not None and one.call.reason == "refused":
+            # Evicted before its child came. SGLang offers the child again.
+            self._orphans[one.parent] = None
+            if len(self._orphans) > _MOST_ORPHANS:
+                del self._orphans[next(iter(self._orphans))]
+        elif error is None:
+            self.log.warning("store", "the pool took %d of %d blocks: %s", stored, pages, one.call.reason)
         return stored == pages
 
     # --- The end -----------------------------------------------------------------------------------
@@ -268,7 +311,7 @@ class CachalotLinker(UnifiedCacheLinker):
     def _await_offloads(self) -> None:
         """All of them end within the time of one: a keeper that hangs must not hold up a flush for each."""
         until = time.monotonic() + self.options.store_timeout
-        for _, call, _, _ in self._offloads:
+        for call in [one.call for one in self._offloads if one.call is not None]:
             while not call.done() and time.monotonic() < until:
                 time.sleep(_POLL_S)
             if not call.done():

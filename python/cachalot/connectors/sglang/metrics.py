@@ -6,10 +6,15 @@ SGLang's server gathers what prometheus_client counts in each of its processes.
 import functools
 from typing import Any, Dict
 
+from cachalot.connectors.access.attachment import Attachment
 from cachalot.connectors.sglang.namespace import Place
 
 #: All of them count up. A rank counts its own blocks.
 COUNTERS = {
+    "prompts": "Prompts that asked the pool for blocks; each once",
+    "prompt_blocks": "Blocks that these prompts asked for: whole ones that the engine did not have itself",
+    "used_pool_blocks": "Blocks of them that were loaded, and that the pool had when the prompt came",
+    "used_storage_blocks": "Blocks of them that were loaded, and that storage brought into the pool for the prompt",
     "lookups": "Lookups in the pool; a prompt that waits is looked up more than once",
     "lookup_seconds": "Time of these lookups",
     "found_blocks": "Blocks that these lookups found",
@@ -25,6 +30,8 @@ COUNTERS = {
     "failed_stores": "Stores of which not all blocks are in the pool",
     "skipped_stores": "Stores that were put off because unfinished ones held too many slots",
 }
+#: As Client.statistics has them.
+_PROMPTS = ("prompts", "prompt_blocks", "used_pool_blocks", "used_storage_blocks")
 
 
 @functools.lru_cache
@@ -47,6 +54,11 @@ class Metrics:
         for name, value in values.items():
             if name in self._of_rank:
                 self._of_rank[name].inc(value)
+
+    def count_prompts(self, attachment: Attachment) -> None:
+        """Adds what the client has counted since the last call: the pool's hit rate has the same numbers."""
+        if self._of_rank:
+            self._add(**attachment.take_counts(_PROMPTS))
 
     def looked_up(self, found: int, seconds: float) -> None:
         self._add(lookups=1, lookup_seconds=seconds, found_blocks=found)
