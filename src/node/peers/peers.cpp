@@ -131,7 +131,59 @@ void Peers::take_peer(const transfer::PeerRecord& record, Result<PeerId> connect
     }
   }
   if (!has_slot) return engine_->disconnect(*connected);
-  send(*connected, FollowMessage{});
+  if (!options_.key) send(*connected, FollowMessage{});  // else after its proof
+}
+
+PeerIdentity Peers::own_identity() const {
+  return {engine_->name(), engine_->incarnation()};
+}
+
+void Peers::on_peer(PeerId peer, const transfer::PeerInfo& info) {
+  if (!options_.key) return;
+  const Result<ChallengeMessage> challenge = make_challenge();
+  if (!challenge) return engine_->disconnect(peer);
+  {
+    const std::lock_guard lock(mutex_);
+    standings_[peer] = {{info.name, info.incarnation}, *challenge, false, info.is_called};
+  }
+  send(peer, *challenge);
+}
+
+void Peers::take_challenge(PeerId peer, const ChallengeMessage& challenge) {
+  std::optional<PeerIdentity> other;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = standings_.find(peer);
+    if (at != standings_.end()) other = at->second.identity;
+  }
+  if (!other || !options_.key) return;  // without a key there is nothing to show
+  const Result<ProofMessage> proof = prove(*options_.key, challenge, own_identity(), *other);
+  if (!proof) return engine_->disconnect(peer);
+  send(peer, *proof);
+}
+
+void Peers::take_proof(PeerId peer, const ProofMessage& proof) {
+  bool is_right = false, is_called = false;
+  std::string name;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = standings_.find(peer);
+    if (at == standings_.end() || at->second.is_proved) return;
+    Standing& standing = at->second;
+    name = standing.identity.name;
+    const Result<ProofMessage> expected =
+        prove(*options_.key, standing.challenge, standing.identity, own_identity());
+    is_right = expected && is_equal(*expected, proof);
+    standing.is_proved = is_right;
+    is_called = standing.is_called;
+  }
+  if (!is_right) {
+    if (stranger_line_.is_due())
+      base::log(LogLevel::kWarn, "peers", "%s has another cluster key", name.c_str());
+    return engine_->disconnect(peer);
+  }
+  engine_->trust(peer);
+  if (is_called) send(peer, FollowMessage{});
 }
 
 std::optional<std::uint32_t> Peers::slot_of(PeerId peer) const {
@@ -150,6 +202,7 @@ void Peers::on_peer_lost(PeerId peer, const Error& error) {
       if (awaited.from == peer && !awaited.got) awaited.error = error;
     }
     followers_.erase(peer);
+    standings_.erase(peer);
     if (slot) {
       base::log(LogLevel::kInfo, "peers", "%s is lost: %s", peers_[*slot].name.c_str(),
                 error.message);
@@ -187,6 +240,21 @@ void Peers::on_message(PeerId peer, std::span<const std::byte> bytes) {
   if (!message) {
     lock.unlock();
     base::log(LogLevel::kWarn, "peers", "a peer's message: %s", message.error().message);
+    return engine_->disconnect(peer);
+  }
+  if (const auto* const challenge = std::get_if<ChallengeMessage>(&*message)) {
+    lock.unlock();
+    return take_challenge(peer, *challenge);
+  }
+  if (const auto* const proof = std::get_if<ProofMessage>(&*message)) {
+    lock.unlock();
+    return take_proof(peer, *proof);
+  }
+  if (options_.key && !standings_[peer].is_proved) {
+    const std::string name = standings_[peer].identity.name;
+    lock.unlock();
+    if (stranger_line_.is_due())
+      base::log(LogLevel::kWarn, "peers", "%s has no cluster key", name.c_str());
     return engine_->disconnect(peer);
   }
   const std::optional<std::uint32_t> slot = slot_of(peer);
