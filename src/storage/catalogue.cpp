@@ -170,6 +170,17 @@ std::vector<ObjectKey> Catalogue::take_coldest(std::uint64_t bytes, const Object
   return removed;
 }
 
+void Catalogue::forget_coldest(std::uint64_t objects) {
+  const std::lock_guard lock(mutex_);
+  std::vector<ObjectKey> removed;
+  while (numbers_.size() > objects) {
+    const NodeId victim = order_.victim(kNoNode);
+    if (victim == kNoNode) return;
+    erase_leaf(victim, removed);
+    removed.clear();
+  }
+}
+
 std::vector<ObjectKey> Catalogue::keys() const {
   std::vector<std::pair<std::uint64_t, ObjectKey>> added;
   {

@@ -69,6 +69,9 @@ class Catalogue {
   // @return their keys
   std::vector<ObjectKey> take_coldest(std::uint64_t bytes, const ObjectKey* protect);
 
+  // Forgets the least recently used leaves, until `objects` are known at most.
+  void forget_coldest(std::uint64_t objects);
+
   // All that are known, in the order in which they were added: parents first.
   std::vector<ObjectKey> keys() const;
   // Never wait: a keeper's thread asks every few milliseconds.

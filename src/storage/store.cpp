@@ -18,6 +18,7 @@ namespace {
 using base::LogLevel;
 
 constexpr std::uint64_t kTryPauseNs = Breaker::kFirstPauseNs;
+constexpr std::uint64_t kMostLearned = 1u << 18;  // objects, of a backend that is not listed
 constexpr int kRoundsBetweenLooks = 5;
 constexpr std::uint64_t kFirstAnswerNs = 5'000'000'000;
 
@@ -589,6 +590,8 @@ Status Store::learn(std::span<const ObjectKey> keys, std::span<bool> is_there,
     add(counters_.learned_objects, 1);
     remember(heads[i]->key);
   }
+  // What is forgotten is asked for again.
+  if (!traits().is_listed) catalogue_.forget_coldest(kMostLearned);
   return {};
 }
 

@@ -17,7 +17,7 @@ using transfer::PeerId;
 using transfer::PushId;
 using transfer::WindowKey;
 
-constexpr std::uint64_t kPublishNs = 15'000'000'000, kWithdrawNs = 1'000'000'000;
+constexpr std::uint64_t kPublishNs = 2'000'000'000, kWithdrawNs = 1'000'000'000;
 constexpr std::uint64_t kListNs = 2'000'000'000, kConnectNs = 2'000'000'000;
 constexpr const char* kNamePrefix = "cachalot-pool/";
 
@@ -55,11 +55,9 @@ Status Peers::start() {
     CACHALOT_TRY_ASSIGN(
         engine_, transfer::TransferEngine::open(engine, this, std::move(listening.transports)));
   }
-  CACHALOT_TRY_ASSIGN(transfer::PeerRecord own,
-                      transfer::PeerRecord::make(engine.name, engine_->addresses()));
-  own.incarnation = engine_->incarnation();
-  own.facts = engine.facts;
-  CACHALOT_TRY(registry_->publish(own, base::SteadyClock::read() + kPublishNs));
+  CACHALOT_TRY_ASSIGN(record_, transfer::PeerRecord::make(engine.name, engine_->addresses()));
+  record_.incarnation = engine_->incarnation();
+  record_.facts = engine.facts;
   thread_ = std::thread([this] { look(); });
   return {};
 }
@@ -83,11 +81,22 @@ void Peers::look() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
     lock.unlock();
+    publish();
     look_at_registry();
     lock.lock();
     changed_.wait_for(lock, std::chrono::nanoseconds(options_.look_pause_ns),
                       [&] { return stop_; });
   }
+}
+
+// The registry keeps a record that was published once.
+void Peers::publish() {
+  if (is_published_) return;
+  const Status published = registry_->publish(record_, base::SteadyClock::read() + kPublishNs);
+  is_published_ = published.ok();
+  if (published || !registry_line_.is_due()) return;
+  base::log(LogLevel::kWarn, "peers", "other hosts do not find this one yet: %s",
+            published.error().message);
 }
 
 // A registry that is down changes nothing: the connections are there.

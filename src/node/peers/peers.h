@@ -79,7 +79,8 @@ struct PeerState {
 class Peers final : private transfer::EngineEvents, private PeerLinks {
  public:
   // @param access  outlives it
-  // @errors those of open_registry(), TransferEngine::open() and Registry::publish()
+  // Does not wait for the registry: one that is down is asked until it answers.
+  // @errors those of open_registry() and TransferEngine::open()
   static Result<std::unique_ptr<Peers>> open(const pool::Access& access,
                                              const PeersOptions& options);
   ~Peers() override;
@@ -125,6 +126,7 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
       : access_(access), options_(options), directory_(options.most_known_blocks) {}
   Status start();
   void look();
+  void publish();
   void look_at_registry();
   void take_peer(const transfer::PeerRecord& record, Result<transfer::PeerId> connected);
 
@@ -155,6 +157,9 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
   const PeersOptions options_;
   PeerDirectory directory_;
   std::unique_ptr<transfer::Registry> registry_;
+  transfer::PeerRecord record_;
+  bool is_published_ = false;     // of the thread
+  base::RareLine registry_line_;  // of the thread
   std::unique_ptr<PeerServer> server_;
   std::unique_ptr<PeerFeed> feed_;
 
