@@ -224,6 +224,17 @@ void Store::report(const Status& outcome) {
   }
 }
 
+// A failure is the backend's if none of a call's objects was answered; else it is the object's.
+// @param failure  of the call's objects, the first one
+void Store::report_items(const Status& failure, bool has_answered) {
+  if (failure || !has_answered) return report(failure);
+  report({});
+  keep_error(failure);
+  if (failure.error().code == Code::kCancelled || !failing_line_.is_due()) return;
+  base::log(LogLevel::kWarn, "storage", "%s: objects have failed in a call that did others: %s",
+            traits().name.c_str(), failure.error().message);
+}
+
 // @param refusal  of a put; OK: one was taken
 void Store::report_puts(const Status& refusal) {
   keep_error(refusal);
@@ -497,7 +508,7 @@ void Store::finish_put(Batch& batch, const Status& whole) {
   }
   if (!outcome || !refusal) gaps_.fetch_add(1, std::memory_order_release);
   if (has_put || !refusal) report_puts(has_put ? Status() : refusal);
-  if (refusal) report(outcome);
+  if (refusal) report_items(outcome, has_put);
 }
 
 // --- Get -------------------------------------------------------------------------------------------
@@ -539,13 +550,18 @@ void Store::get(std::span<Get> gets, std::uint64_t deadline_ns, const Backend::A
   };
   const Status whole = backend_->get_each(gets, verify, deadline_ns);
   Status outcome = whole;
+  bool has_answered = false;
   for (Get& get : gets) {
     if (!whole) get.status = whole.error();
     if (is_full(get.status)) tell_full(get.status);
-    if (outcome && !is_about_object(get.status) && !is_full(get.status)) outcome = get.status;
+    if (is_about_object(get.status) || is_full(get.status)) {
+      has_answered = true;
+    } else if (outcome) {
+      outcome = get.status;
+    }
     take_result(get, deadline_ns);
   }
-  report(outcome);
+  report_items(outcome, has_answered);
 }
 
 void Store::remove(const ObjectKey& key, std::uint64_t deadline_ns) {

@@ -141,6 +141,7 @@ class Store {
   void forget_lost(std::span<const ObjectKey> before, std::uint64_t mark,
                    const std::unordered_set<ObjectKey>& listed);
   void report(const Status& outcome);
+  void report_items(const Status& failure, bool has_answered);
   void keep_error(const Status& status);
   void report_puts(const Status& refusal);
   void tell_full(const Status& status);

@@ -26,14 +26,17 @@ Status check_endpoint(const StorageUri& uri, const std::string& endpoint) {
 }
 
 // A service that answers must have the bucket, and let it be listed. One that is down may do so later.
-Status check_is_there(const S3Options& options) {
+// @param options  their region becomes the one that the service names
+Status check_is_there(S3Options& options) {
   constexpr std::uint64_t kPatienceNs = 3'000'000'000;
   S3Client client(options);
   S3Request page{.query = "list-type=2&max-keys=1"};
   client.run({&page, 1}, base::SteadyClock::read() + kPatienceNs);
+  options.region = client.region();
   if (!page.status) return {};
   const Status outcome = client.outcome(page);
-  if (!outcome && outcome.error().code == Code::kPermission) return outcome;
+  const Code code = outcome ? Code::kIo : outcome.error().code;
+  if (code == Code::kPermission || code == Code::kUnsupported) return outcome;
   if (page.code != 404) return {};
   return Error::make(Code::kIo, "s3 %.70s: there is no such bucket at %.120s; make it first",
                      options.bucket.c_str(),
