@@ -6,11 +6,11 @@
 #include <filesystem>
 
 #include "storage/backends.h"
-#include "storage/redis/test_servers.h"
 #include "storage/value.h"
 #include "testing/storage/conformance.h"
 #include "testing/storage/faults.h"
 #include "testing/storage/proxy.h"
+#include "testing/storage/redis_fixture.h"
 
 namespace cachalot::storage {
 namespace {

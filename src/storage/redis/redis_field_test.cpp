@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "storage/backends.h"
-#include "storage/redis/test_servers.h"
 #include "storage/store.h"
 #include "testing/storage/certificates.h"
 #include "testing/storage/conformance.h"
@@ -13,6 +12,7 @@
 #include "testing/storage/log_lines.h"
 #include "testing/storage/one_object.h"
 #include "testing/storage/proxy.h"
+#include "testing/storage/redis_fixture.h"
 
 namespace cachalot::storage {
 namespace {
