@@ -20,8 +20,10 @@ constexpr BackendKind kKinds[] = {
     {"valkeys", "valkeys://…", kRedisTlsParameters, open_redis},
     {"redis+unix", "redis+unix:PATH[?prefix=PREFIX][&db=DATABASE]",
      "prefix db password_file connections", open_redis},
-    {"s3", "s3://BUCKET[/PREFIX]?endpoint=URL[&region=NAME]", "endpoint region connections",
-     open_s3},
+    {"s3",
+     "s3://BUCKET[/PREFIX]?endpoint=URL[&region=NAME][&style=path|host][&ca=FILE][&profile=NAME]"
+     "[&instance_keys=1]",
+     "endpoint region style ca profile instance_keys connections", open_s3},
     {"plugin", "plugin:PATH.so[?NAME=VALUE&…]", "*", open_plugin},
     {"null", "null:", "", open_null},
 };

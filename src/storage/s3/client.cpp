@@ -130,10 +130,11 @@ struct S3Client::FreeMulti {
 
 // A request on its way, with what libcurl holds of it.
 struct S3Client::Transfer {
-  Transfer(const Try& of, std::string its_region)
+  Transfer(const Try& of, std::string its_region, S3Keys its_keys)
       : request(*of.request),
         tries(of.count + 1),
         region(std::move(its_region)),
+        keys(std::move(its_keys)),
         easy(curl_easy_init()) {}
   ~Transfer() {
     curl_easy_cleanup(easy);
@@ -180,9 +181,9 @@ struct S3Client::Transfer {
   bool write_header(std::string_view line) {
     constexpr std::size_t kAnswerCost = 2048;
     header_bytes += line.size() + (line.starts_with("HTTP/") ? kAnswerCost : 0);
-    for (std::string region : {header_value(line, "x-amz-bucket-region"),
-                               region_of_location(header_value(line, "location"))}) {
-      if (is_region(region)) request.region = std::move(region);
+    for (std::string named : {header_value(line, "x-amz-bucket-region"),
+                              region_of_location(header_value(line, "location"))}) {
+      if (is_region(named)) request.region = std::move(named);
     }
     return header_bytes <= kMostHeaderBytes;
   }
@@ -191,6 +192,7 @@ struct S3Client::Transfer {
   S3Request& request;
   const unsigned tries;      // with this one
   const std::string region;  // that it is signed for
+  const S3Keys keys;
   CURL* easy;
   curl_slist* headers = nullptr;
   std::size_t sent = 0, answer_bytes = 0, header_bytes = 0;
@@ -200,9 +202,12 @@ struct S3Client::Transfer {
 };
 
 std::string S3Client::url_of(const S3Request& request, const std::string& region) const {
-  std::string url = options_.endpoint.empty()
-                        ? "https://" + options_.bucket + ".s3." + region + ".amazonaws.com/"
-                        : options_.endpoint + "/" + options_.bucket + "/";
+  std::string endpoint = options_.endpoint;
+  if (endpoint.empty())
+    endpoint = "https://s3." + region + ".amazonaws.com" + (region.starts_with("cn-") ? ".cn" : "");
+  const bool is_host = options_.style == S3Options::Style::kHost;
+  if (is_host) endpoint.insert(endpoint.find("://") + 3, options_.bucket + ".");
+  std::string url = endpoint + "/" + (is_host ? "" : options_.bucket + "/");
   url += encode_percent(request.name, true);
   return request.query.empty() ? url : url + "?" + request.query;
 }
@@ -210,14 +215,19 @@ std::string S3Client::url_of(const S3Request& request, const std::string& region
 std::unique_ptr<S3Client::Transfer> S3Client::start(const Try& one,
                                                     std::uint64_t deadline_ns) const {
   S3Request& request = *one.request;
-  auto transfer = std::make_unique<Transfer>(one, region());
+  S3Keys keys;
+  {
+    const std::lock_guard lock(mutex_);
+    keys = keys_;
+  }
+  auto transfer = std::make_unique<Transfer>(one, region(), std::move(keys));
   CURL* const easy = transfer->easy;
   const std::string url = url_of(request, transfer->region);
   for (const std::string& line : request.headers) transfer->add_header(line);
   // Bodies are not hashed twice: Store's seal, or AES-GCM, tells of a changed one.
   transfer->add_header("x-amz-content-sha256: UNSIGNED-PAYLOAD");
-  if (!options_.session_token.empty())
-    transfer->add_header("x-amz-security-token: " + options_.session_token);
+  if (!transfer->keys.token.empty())
+    transfer->add_header("x-amz-security-token: " + transfer->keys.token);
   const auto set = [&](CURLoption option, auto value) {
     (void)curl_easy_setopt(easy, option, value);
   };
@@ -234,8 +244,9 @@ std::unique_ptr<S3Client::Transfer> S3Client::start(const Try& one,
   // would be signed and not sent.)
   set(CURLOPT_EXPECT_100_TIMEOUT_MS, kContinueMs);
   set(CURLOPT_AWS_SIGV4, ("aws:amz:" + transfer->region + ":s3").c_str());
-  set(CURLOPT_USERNAME, options_.access_key.c_str());
-  set(CURLOPT_PASSWORD, options_.secret_key.c_str());
+  set(CURLOPT_USERNAME, transfer->keys.access.c_str());
+  set(CURLOPT_PASSWORD, transfer->keys.secret.c_str());
+  if (!options_.ca.empty()) set(CURLOPT_CAINFO, options_.ca.c_str());
   set(CURLOPT_HTTPHEADER, transfer->headers);
   set(CURLOPT_ERRORBUFFER, transfer->error);
   set(CURLOPT_PRIVATE, transfer.get());
@@ -283,6 +294,9 @@ std::unique_ptr<S3Client::Transfer> S3Client::start(const Try& one,
 
 S3Client::S3Client(S3Options options) : options_(std::move(options)), region_(options_.region) {
   init_curl();
+  if (options_.keys == nullptr) {
+    options_.keys = fixed_keys({options_.access_key, options_.secret_key, options_.session_token});
+  }
 }
 S3Client::~S3Client() = default;
 
@@ -306,13 +320,35 @@ bool S3Client::follow_region(const Transfer& transfer) {
   return true;
 }
 
+Status S3Client::take_keys(std::uint64_t deadline_ns) {
+  CACHALOT_TRY_ASSIGN(S3Keys keys, options_.keys->take(deadline_ns));
+  const std::lock_guard lock(mutex_);
+  keys_ = std::move(keys);
+  return {};
+}
+
+// Whether the service refused the keys, and there are others.
+bool S3Client::has_other_keys(const Transfer& transfer, std::uint64_t deadline_ns) {
+  if (transfer.request.code != 400 && transfer.request.code != 403) return false;
+  const std::string why = element_of(transfer.request.answer, "Code");
+  constexpr std::string_view kEnded[] = {"ExpiredToken", "InvalidToken", "InvalidAccessKeyId",
+                                         "SignatureDoesNotMatch", "TokenRefreshRequired"};
+  if (std::find(std::begin(kEnded), std::end(kEnded), why) == std::end(kEnded)) return false;
+  options_.keys->refuse(transfer.keys);
+  if (!take_keys(deadline_ns)) return false;
+  const std::lock_guard lock(mutex_);
+  return !keys_.is_same(transfer.keys);
+}
+
 // When it is to be tried again, if at all.
-std::optional<std::uint64_t> S3Client::next_try(const Transfer& transfer, int result) {
+std::optional<std::uint64_t> S3Client::next_try(const Transfer& transfer, int result,
+                                                std::uint64_t deadline_ns) {
   const S3Request& request = transfer.request;
   const bool is_lost = transfer.has_taken && !request.restart;
   if (transfer.tries >= Backoff::kMostTries || transfer.is_enough || is_lost) return {};
   const std::uint64_t now_ns = base::SteadyClock::read();
-  if (result == CURLE_OK && follow_region(transfer)) return now_ns;
+  if (result == CURLE_OK && (follow_region(transfer) || has_other_keys(transfer, deadline_ns)))
+    return now_ns;
   if (!is_reset(result) && !(result == CURLE_OK && is_passing(request))) return {};
   const std::lock_guard lock(mutex_);
   return now_ns + backoff_.next_ns(transfer.tries);
@@ -350,16 +386,17 @@ void S3Client::finish_some(void* multi, std::vector<std::unique_ptr<Transfer>>& 
                       options_.bucket.c_str(), kMostAnswerBytes,
                       transfer->header_bytes > kMostHeaderBytes ? "headers" : "an answer");
     } else if (result != CURLE_OK && !transfer->is_enough) {
+      Code code = result == CURLE_OPERATION_TIMEDOUT ? Code::kTimeout : Code::kIo;
+      if (result == CURLE_PEER_FAILED_VERIFICATION) code = Code::kPermission;
       request.status =
-          Error::make(result == CURLE_OPERATION_TIMEDOUT ? Code::kTimeout : Code::kIo,
-                      "s3 %.60s: %.140s", options_.bucket.c_str(),
+          Error::make(code, "s3 %.60s: %.140s", options_.bucket.c_str(),
                       transfer->error[0] != '\0' ? transfer->error : curl_easy_strerror(result));
     }
     if (request.region.empty()) {
       if (std::string named = element_of(request.answer, "Region"); is_region(named))
         request.region = std::move(named);
     }
-    const std::optional<std::uint64_t> again_ns = next_try(*transfer, result);
+    const std::optional<std::uint64_t> again_ns = next_try(*transfer, result, deadline_ns);
     if (again_ns && *again_ns < deadline_ns) {
       if (transfer->has_taken) request.restart();
       queue.emplace(*again_ns, Try{&request, transfer->tries});
@@ -371,6 +408,10 @@ void S3Client::finish_some(void* multi, std::vector<std::unique_ptr<Transfer>>& 
 
 void S3Client::run(std::span<S3Request> requests, std::uint64_t deadline_ns) {
   if (requests.empty()) return;
+  if (const Status keys = take_keys(deadline_ns); !keys) {
+    for (S3Request& request : requests) request.status = keys;
+    return;
+  }
   Multi multi = take_multi();
   std::vector<std::unique_ptr<Transfer>> running;
   Queue queue;

@@ -2,7 +2,7 @@
 //
 // What a service answers in passing (429, 500, 502, 503, 504, a connection that it resets) is tried again, after pauses
 // that double, each of random length up to its limit, so that many clients do not come back at the same time. A region
-// that the service names is used from then on.
+// that the service names is used from then on. Keys that it refuses are asked for again (keys.h).
 //
 // @threads any
 #pragma once
@@ -24,16 +24,21 @@
 #include "storage/backoff.h"
 #include "storage/cancel_signal.h"
 #include "storage/object.h"
+#include "storage/s3/keys.h"
 #include "storage/uri.h"
 
 namespace cachalot::storage {
 
 struct S3Options {
   std::string bucket;
-  std::string
-      endpoint;  // "http://127.0.0.1:9000"; empty: Amazon's, with the bucket in the host's name
+  std::string endpoint;  // "http://127.0.0.1:9000"; empty: Amazon's
   std::string region = "us-east-1";
   std::string access_key, secret_key, session_token;
+  std::shared_ptr<S3KeySource> keys = {};  // in place of these three; null: none
+  // Whether the bucket stands in the URL's path, or in its host's name.
+  enum class Style { kPath, kHost };
+  Style style = Style::kPath;
+  std::string ca = {};                  // a file of authorities in PEM; empty: those of the system
   std::uint32_t most_connections = 16;  // of one call
   std::uint32_t names_per_page = 1000;  // of a list
 };
@@ -96,14 +101,18 @@ class S3Client {
   std::unique_ptr<Transfer> start(const Try& one, std::uint64_t deadline_ns) const;
   void finish_some(void* multi, std::vector<std::unique_ptr<Transfer>>& running, Queue& queue,
                    std::uint64_t deadline_ns);
-  std::optional<std::uint64_t> next_try(const Transfer& transfer, int result);
+  std::optional<std::uint64_t> next_try(const Transfer& transfer, int result,
+                                        std::uint64_t deadline_ns);
   bool follow_region(const Transfer& transfer);
+  Status take_keys(std::uint64_t deadline_ns);
+  bool has_other_keys(const Transfer& transfer, std::uint64_t deadline_ns);
 
-  const S3Options options_;
+  S3Options options_;  // does not change after the constructor
   const std::shared_ptr<CancelSignal> cancel_ = std::make_shared<CancelSignal>();
   mutable std::mutex mutex_;  // all below
   std::vector<Multi> idle_;   // their connections are kept
   std::string region_;
+  S3Keys keys_;  // that requests are signed with
   Backoff backoff_;
   base::RareLine region_line_;
 };

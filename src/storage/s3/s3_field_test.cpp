@@ -1,6 +1,7 @@
 // S3 services as they are in the field: busy, with keys that end, in another region. The service is testing/storage's.
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -8,6 +9,7 @@
 #include "storage/backends.h"
 #include "storage/s3/s3_backend.h"
 #include "storage/store.h"
+#include "testing/storage/certificates.h"
 #include "testing/storage/chains.h"
 #include "testing/storage/log_lines.h"
 #include "testing/storage/one_object.h"
@@ -51,6 +53,11 @@ class S3Field : public ::testing::Test {
     for (std::string line; std::getline(log, line);)
       found += line.starts_with(verb + " ") && line.ends_with(" " + std::to_string(status));
     return found;
+  }
+  static std::unique_ptr<Backend> opened(const std::string& text) {
+    Result<std::unique_ptr<Backend>> backend = open_backend(text, kSecrets);
+    EXPECT_TRUE(backend) << backend.error().message;
+    return backend ? *std::move(backend) : nullptr;
   }
   std::string refusal(const std::string& more = "", const BackendSecrets& secrets = kSecrets) {
     const Result<std::unique_ptr<Backend>> opened = open_backend(text(more), secrets);
@@ -232,6 +239,125 @@ TEST_F(S3Field, ABucketThatIsElsewhereEndsTheStartWithItsRegion) {
   rules(R"([{"status": 301, "code": "PermanentRedirect",
              "headers": {"x-amz-bucket-region": "evil.example/#"}}])");
   EXPECT_NE(refusal().find("does not name"), std::string::npos);
+}
+
+// --- Keys ------------------------------------------------------------------------------------------
+
+class S3KeysTest : public S3Field {
+ protected:
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ + "/new") << text;
+    std::filesystem::rename(folder_ + "/new", folder_ + "/" + name);
+  }
+  // The service takes these keys only.
+  void accept(const std::string& access) {
+    rules(R"([{"unless": "Credential=)" + access + R"(/", "path": "kv-bucket", "status": 400,
+               "code": "ExpiredToken"}])");
+  }
+  static std::string ini(const std::string& access) {
+    return "[default]\naws_access_key_id = " + access +
+           "\naws_secret_access_key = x\n# a comment\n[other]\naws_access_key_id=OTHER\n"
+           "aws_secret_access_key=y\naws_session_token = t=\n";
+  }
+};
+
+TEST_F(S3KeysTest, AProfileOfAFileIsUsedAndReadAgainWhenItChanges) {
+  const BackendSecrets secrets{.s3_profile_file = folder_ + "/credentials"};
+  EXPECT_NE(refusal("", secrets).find("credentials"), std::string::npos);
+  write("credentials", ini("FIRST"));
+  accept("FIRST");
+  open_store("", secrets);
+  Chain chain(1, 4, 4096);
+  EXPECT_EQ(put(chain), 4u);
+  write("credentials", ini("SECOND"));
+  accept("SECOND");
+  EXPECT_EQ(get(chain), 4u);
+  write("credentials", "[default]\n");  // while it is being written
+  EXPECT_EQ(get(chain), 4u);
+  EXPECT_EQ(store_->counts().failed_gets, 0u);
+  accept("OTHER");
+  write("credentials", ini("SECOND"));
+  EXPECT_TRUE(open_backend(text("&profile=other"), secrets));
+  BackendSecrets named = secrets;
+  named.s3_profile = "other";
+  EXPECT_TRUE(open_backend(text(), named));
+  EXPECT_NE(refusal("&profile=none", secrets).find("\"none\" is not in it"), std::string::npos);
+}
+
+TEST_F(S3KeysTest, AWebTokenGivesKeysThatAreRenewedBeforeTheyEnd) {
+  write("token", "a.web/token\n");
+  const auto answer = [&](const std::string& access, int seconds) {
+    const std::time_t end = std::time(nullptr) + seconds;
+    char time[40];
+    std::strftime(time, sizeof time, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&end));
+    rules(R"([{"path": "WebIdentityToken=a.web%2Ftoken", "status": 200, "code": "none", "xml":
+              "<AccessKeyId>)" +
+          access +
+          "</AccessKeyId><SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>" +
+          "<Expiration>" + time + R"(</Expiration>"},
+             {"unless": "Credential=)" +
+          access + R"(/", "path": "kv-bucket", "status": 400, "code": "ExpiredToken"}])");
+  };
+  const std::string service = "http://127.0.0.1:" + std::to_string(server_->port());
+  const BackendSecrets secrets{.s3_web_token_file = folder_ + "/token",
+                               .s3_role_arn = "arn:aws:iam::1:role/kv",
+                               .s3_sts_endpoint = service};
+  answer("FIRST", 100);  // less than five minutes: they are renewed with the next call
+  open_store("", secrets);
+  Chain chain(1, 4, 4096);
+  EXPECT_EQ(put(chain), 4u);
+  answer("SECOND", 3600);
+  EXPECT_EQ(get(chain), 4u);
+  EXPECT_EQ(store_->counts().failed_gets, 0u);
+  rules(R"([{"path": "WebIdentityToken", "status": 403, "code": "AccessDenied"}])");
+  EXPECT_NE(refusal("", secrets).find("the token service: HTTP 403, AccessDenied"),
+            std::string::npos);
+}
+
+TEST_F(S3KeysTest, AnInstanceGivesKeys) {
+  rules(R"([{"verb": "PUT", "path": "/latest/api/token", "status": 200, "body": "a-token"},
+            {"path": "/security-credentials/kv-role", "status": 200, "body":
+             "{\"Code\": \"Success\", \"AccessKeyId\": \"OFMACHINE\", \"SecretAccessKey\": \"s\", \"Token\": \"t\", \"Expiration\": \"2099-01-01T00:00:00Z\"}"},
+            {"path": "/security-credentials/", "status": 200, "body": "kv-role\n"},
+            {"unless": "Credential=OFMACHINE/", "status": 400, "code": "ExpiredToken"}])");
+  const BackendSecrets secrets{.s3_metadata_endpoint =
+                                   "http://127.0.0.1:" + std::to_string(server_->port())};
+  open_store("&instance_keys=1", secrets);
+  EXPECT_EQ(put(Chain(1, 4, 4096)), 4u);
+  EXPECT_NE(refusal("", secrets).find("instance_keys"), std::string::npos);
+}
+
+// --- Places ----------------------------------------------------------------------------------------
+
+TEST_F(S3Field, ABucketStandsInThePathOrInTheHostsName) {
+  const std::string port = std::to_string(server_->port());
+  const std::string host = "s3://kv-bucket?endpoint=http://localhost:" + port + "&style=host";
+  // A path has the bucket, a name has not.
+  rules(R"([{"unless": "kv-bucket.localhost", "status": 403}])");
+  const Result<std::unique_ptr<Backend>> by_name = open_backend(host, kSecrets);
+  ASSERT_TRUE(by_name) << by_name.error().message;
+  EXPECT_TRUE(put_one(**by_name, soon()));
+  rules("[]");
+  EXPECT_TRUE(get_one(*opened(text("&style=path")), soon()));
+  EXPECT_NE(refusal("&style=virtual").find("expected path or host"), std::string::npos);
+}
+
+TEST_F(S3Field, APrivateAuthorityIsTrusted) {
+  const Certificates certificates(folder_);
+  certificates.sign("server", "IP:127.0.0.1");
+  server_.reset();
+  start({certificates.cert("server"), certificates.key("server")});
+  const std::string text =
+      "s3://kv-bucket?endpoint=https://127.0.0.1:" + std::to_string(server_->port());
+  const std::unique_ptr<Backend> trusted = opened(text + "&ca=" + certificates.ca());
+  EXPECT_TRUE(put_one(*trusted, soon()));
+  EXPECT_TRUE(get_one(*trusted, soon()));
+  const Result<std::unique_ptr<Backend>> other = open_backend(text, kSecrets);
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().code, Code::kPermission);
+  EXPECT_NE(std::string(other.error().message).find("certificate"), std::string::npos)
+      << other.error().message;
+  EXPECT_NE(refusal("&ca=/none/there").find("/none/there"), std::string::npos);
 }
 
 }  // namespace

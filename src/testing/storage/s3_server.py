@@ -6,7 +6,7 @@ A rule is an object: {"verb": "PUT", "every": 11, "status": 503, "code": "SlowDo
   verb, path       of the requests it is about; none: all. path: a part of it
   unless           a text; requests with it in their Authorization or Host are not meant
   every            each so many-th of them; 1 if it is missing
-  status, code, xml, headers   the answer
+  status, code, xml, body, headers   the answer
   reset            true: the connection is closed instead; "half": after half of a right answer
 Every bucket is there. A request is logged in ./requests.log: verb, path, status.
 """
@@ -75,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.hang_up()
         if rule and "status" in rule:
             code = rule.get("code", "")
-            xml = f"<Error><Code>{code}</Code>{rule.get('xml', '')}</Error>" if code else ""
+            xml = f"<Error><Code>{code}</Code>{rule.get('xml', '')}</Error>" if code else rule.get("body", "")
             return self.send(rule["status"], xml.encode(), rule.get("headers", {}).items())
         url = urlsplit(self.path)
         # The bucket is in the path or in the host's name.
