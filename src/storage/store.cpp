@@ -361,11 +361,23 @@ void Store::keep_budget(std::vector<Put>& puts) {
   puts.erase(refused, puts.end());
 }
 
+// A server that evicts by itself would take any block: leaves of the store's choice go before.
+void Store::limit_by_server(std::uint64_t bytes, std::uint64_t deadline_ns) {
+  const std::lock_guard lock(space_mutex_);
+  if (const std::uint64_t now_ns = base::SteadyClock::read(); space_.is_due(bytes, now_ns)) {
+    const Result<Space> space = backend_->space(std::min(deadline_ns, now_ns + kTryPauseNs));
+    space_.take(space ? *space : Space{}, catalogue_.bytes(), catalogue_.objects(), now_ns);
+  }
+  catalogue_.limit_bytes(space_.limit(catalogue_.bytes(), bytes));
+  space_.add(bytes);
+}
+
 // Leaves as many of `puts` as there is room for. The room is made before anything is written: the body of a
 // victim may lie where a new one goes.
 void Store::make_room(std::vector<Put>& puts, const ObjectKey* deepest, std::uint64_t deadline_ns) {
   std::uint64_t bytes = 0;
   for (const Put& put : puts) bytes += put.head.body_bytes();
+  if (traits().evicts && !puts.empty()) limit_by_server(bytes, deadline_ns);
   std::vector<ObjectKey> victims;
   for (bool fits = false; !puts.empty() && !fits;) {
     const std::vector<ObjectKey> some = catalogue_.take_victims(bytes, puts.size(), deepest, fits);

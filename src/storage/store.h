@@ -39,6 +39,7 @@
 #include "storage/backend.h"
 #include "storage/breaker.h"
 #include "storage/catalogue.h"
+#include "storage/server_space.h"
 #include "storage/write_budget.h"
 
 namespace cachalot::storage {
@@ -154,6 +155,7 @@ class Store {
   void try_backend();
   Batch begin_put(const BlockHash& space, const BlockHash* parent, std::span<BlockPut> blocks);
   void keep_budget(std::vector<Put>& puts);
+  void limit_by_server(std::uint64_t bytes, std::uint64_t deadline_ns);
   void make_room(std::vector<Put>& puts, const ObjectKey* deepest, std::uint64_t deadline_ns);
   void replace_coldest(Batch& batch, std::uint64_t deadline_ns);
   void finish_put(Batch& batch, const Status& whole);
@@ -176,6 +178,8 @@ class Store {
   // An object that a shared backend should have.
   std::mutex witness_mutex_;
   std::optional<ObjectKey> witness_;
+  std::mutex space_mutex_;
+  ServerSpace space_;  // under it
   // Of the thread that tries.
   std::atomic<bool> is_listed_{false}, ends_{false};
   bool is_silent_ = false;  // the outage began, or goes on, with no answer

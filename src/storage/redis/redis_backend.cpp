@@ -3,6 +3,7 @@
 #include <hiredis/hiredis.h>
 
 #include <algorithm>
+#include <charconv>
 #include <unordered_set>
 
 #include "base/log.h"
@@ -58,10 +59,30 @@ std::string escape_glob(std::string_view text) {
   return escaped;
 }
 
+// The number of a line "NAME:123" of INFO; 0: none.
+std::uint64_t number_of(std::string_view info, const std::string& name) {
+  const std::size_t at = info.find("\n" + name + ":");
+  std::uint64_t number = 0;
+  if (at == std::string_view::npos) return number;
+  const std::string_view text = info.substr(at + name.size() + 2);
+  (void)std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+// What the server's objects have, without what it has when it is empty.
+Space space_of(std::string_view info) {
+  if (info.find("\nmaxmemory_policy:allkeys-") == std::string_view::npos) return {};
+  const std::uint64_t empty =
+      number_of(info, "used_memory_startup") + number_of(info, "mem_not_counted_for_evict");
+  const auto without_empty = [&](std::uint64_t bytes) { return bytes - std::min(bytes, empty); };
+  return {without_empty(number_of(info, "maxmemory")),
+          without_empty(number_of(info, "used_memory"))};
+}
+
 }  // namespace
 
 RedisBackend::RedisBackend(const RedisOptions& options, const std::string& prefix)
-    : traits_{.name = "redis", .align_bytes = 1, .is_shared = true},
+    : traits_{.name = "redis", .align_bytes = 1, .is_shared = true, .evicts = true},
       prefix_((prefix.empty() ? kDefaultPrefix : prefix) + ":"),
       client_(options) {}
 
@@ -206,6 +227,33 @@ Status RedisBackend::ask_role(RedisNode& node, std::uint64_t deadline_ns) {
               node.text().c_str());
   };
   return client_.run_on(node, role, deadline_ns);
+}
+
+// --- Space -----------------------------------------------------------------------------------------
+
+Result<Space> RedisBackend::space(std::uint64_t deadline_ns) {
+  CACHALOT_TRY_ASSIGN(const std::vector<RedisNode*> nodes, client_.masters(deadline_ns));
+  Space all;
+  double fullest = 0;
+  for (RedisNode* const node : nodes) {
+    RedisCommand info = RedisCommand::make({"INFO", "memory"});
+    Status answer;
+    Space one;
+    info.take = [&](const redisReply& reply) {
+      if (reply.type == REDIS_REPLY_STRING) {
+        one = space_of({reply.str, reply.len});
+      } else {
+        answer = refusal_of(reply);
+      }
+    };
+    CACHALOT_TRY(client_.run_on(*node, info, deadline_ns));
+    CACHALOT_TRY(answer);
+    if (one.limit == 0) return Space{};
+    all.limit += one.limit;
+    fullest = std::max(fullest, static_cast<double>(one.used) / static_cast<double>(one.limit));
+  }
+  all.used = static_cast<std::uint64_t>(fullest * static_cast<double>(all.limit));
+  return all;
 }
 
 // --- List ------------------------------------------------------------------------------------------

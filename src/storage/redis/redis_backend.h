@@ -31,6 +31,8 @@ class RedisBackend final : public Backend {
   Status put(std::span<Put> puts, std::uint64_t deadline_ns) override;
   Status remove(std::span<const ObjectKey> keys, std::uint64_t deadline_ns) override;
   Status list(const Lister& each, std::uint64_t deadline_ns) override;
+  // Of all servers as if each was as full as the fullest.
+  Result<Space> space(std::uint64_t deadline_ns) override;
   std::shared_ptr<CancelSignal> cancel_signal() const override { return client_.cancel_signal(); }
 
  private:

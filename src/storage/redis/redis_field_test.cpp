@@ -165,6 +165,60 @@ TEST(RedisField, AUsersPasswordComesFromTheEnvironmentOrAFileThatMayChange) {
   expect_part(refusal(text + "?password_file=/none/there", Code::kNotFound), "/none/there");
 }
 
+// --- Eviction --------------------------------------------------------------------------------------
+
+// 8 MB hold some 1,500 objects of 4 KiB. Without the store's care the server drops blocks of any place of a chain.
+TEST(RedisField, AServerThatEvictsByItselfDropsNoBlockThatOthersStandOn) {
+  Servers servers;
+  TestServer& server = servers.start({"--maxmemory", "8mb", "--maxmemory-policy", "allkeys-lru"});
+  const std::unique_ptr<Store> store = Store::make(opened(address(server)), {});
+  std::vector<std::unique_ptr<Chain>> chains;
+  for (std::uint64_t name = 1; name <= 100; ++name) {
+    chains.push_back(std::make_unique<Chain>(name, 32, 4096));
+    const Chain& chain = *chains.back();
+    std::vector<std::vector<Bytes>> payloads;
+    std::vector<BlockPut> blocks;
+    for (std::size_t i = 0; i < chain.size(); ++i) payloads.push_back(chain.payload(i));
+    for (std::size_t i = 0; i < chain.size(); ++i)
+      blocks.push_back({chain.hashes()[i], payloads[i]});
+    EXPECT_EQ(store->put(kSpace, nullptr, blocks, soon()), 32u);
+  }
+  std::size_t hits = 0;
+  for (const auto& chain : chains) {
+    const std::size_t known = store->catalogue().count_prefix(kSpace, chain->hashes());
+    std::vector<std::vector<Room>> rooms;
+    std::vector<Get> gets;
+    for (std::size_t i = 0; i < known; ++i) rooms.push_back(chain->room(i));
+    for (std::size_t i = 0; i < known; ++i) gets.push_back({chain->key(i), rooms[i]});
+    store->get(gets, soon());
+    for (const Get& get : gets) EXPECT_TRUE(get.status) << get.status.error().message;
+    hits += known;
+  }
+  EXPECT_GE(hits, 900u);
+  EXPECT_GE(store->counts().evicted_objects, 1000u);
+  EXPECT_EQ(store->counts().missing_objects, 0u);
+  EXPECT_NE(ask(server, {"INFO", "stats"}).find("evicted_keys:0\r"), std::string::npos);
+}
+
+// Where others have filled it, the server goes on evicting, and the store gets its place.
+TEST(RedisField, AServerThatOthersHaveFilledTakesNewObjects) {
+  Servers servers;
+  TestServer& server = servers.start({"--maxmemory", "8mb", "--maxmemory-policy", "allkeys-lru"});
+  for (int i = 0; i < 3000; ++i)
+    ASSERT_EQ(ask(server, {"SET", "other:" + std::to_string(i), std::string(4096, 'x')}), "OK");
+  const std::unique_ptr<Store> store = Store::make(opened(address(server)), {});
+  Chain chain(1, 32, 4096);
+  const std::vector<std::vector<Bytes>> payloads = [&] {
+    std::vector<std::vector<Bytes>> all;
+    for (std::size_t i = 0; i < chain.size(); ++i) all.push_back(chain.payload(i));
+    return all;
+  }();
+  std::vector<BlockPut> blocks;
+  for (std::size_t i = 0; i < chain.size(); ++i) blocks.push_back({chain.hashes()[i], payloads[i]});
+  EXPECT_EQ(store->put(kSpace, nullptr, blocks, soon()), 32u);
+  EXPECT_EQ(store->counts().evicted_objects, 0u);
+}
+
 // --- TLS -------------------------------------------------------------------------------------------
 
 // A server that speaks TLS only.
