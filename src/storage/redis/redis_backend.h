@@ -36,11 +36,11 @@ class RedisBackend final : public Backend {
   std::shared_ptr<CancelSignal> cancel_signal() const override { return client_.cancel_signal(); }
 
  private:
+  RedisCommand scan_command(std::string_view cursor, std::string_view count) const;
+  Status ask_role(RedisNode& node, std::uint64_t deadline_ns);
   std::string name_of(const ObjectKey& key) const { return prefix_ + to_text(key); }
   RedisCommand command(std::string_view verb, const ObjectKey& key) const;
   RedisCommand range_command(const ObjectKey& key, std::uint64_t bytes) const;
-  RedisCommand scan_command(std::string_view cursor, std::string_view count) const;
-  Status ask_role(RedisNode& node, std::uint64_t deadline_ns);
   Result<std::vector<ObjectHead>> read_heads(std::span<const ObjectKey> keys,
                                              std::uint64_t deadline_ns);
 

@@ -23,10 +23,11 @@ class FakeBackend final : public Backend {
     std::mutex mutex;
     std::unordered_map<ObjectKey, Object> objects;
     std::uint64_t next = 0;
+    // Of one object.
+    std::function<Status(const ObjectKey&)> answer_put, answer_get;
     std::optional<Error> failure;  // of every call
     std::optional<Error> put_failure, get_failure;
-    std::function<void(Object& object)> on_get;                         // changes what is read
-    std::function<Status(const ObjectKey&key)> answer_put, answer_get;  // of one object
+    std::function<void(Object& object)> on_get;  // changes what is read
     std::uint64_t calls = 0, puts = 0, gets = 0, questions = 0, lists = 0;
     bool is_shared = false;  // of the backends that are made afterwards
 
