@@ -33,7 +33,9 @@ Result<node::PeersOptions> PeerFlags::options() const {
         "--peers-without-key where the network lets nothing else in",
         address.c_str());
   }
-  if (!is_given() || !listen.empty()) return options;
+  if (!is_given()) return options;
+  CACHALOT_TRY(transfer::open_registry(registry));
+  if (!listen.empty()) return options;
   return Error::make(
       Code::kInvalidArgument,
       "--peers: needs --peer-listen, the address at which other hosts reach this one: "

@@ -3,7 +3,7 @@
 // Each sends a random challenge and answers that of the other one by
 //   HMAC-SHA256(key, "cachalot-peers 1" | challenge | both names and incarnations, the prover's first)
 // The names bind the proof to these two, so that a proof for one peer is none for another, and a challenge that is sent back
-// proves nothing. What comes after it is not encrypted: who can change packets between two hosts can still change bytes,
+// proves nothing. What comes after it is not encrypted: a machine between two hosts can still change bytes,
 // which the seal detects as damage only.
 //
 // @threads any
