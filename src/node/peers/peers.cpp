@@ -268,8 +268,10 @@ void Peers::on_message(PeerId peer, std::span<const std::byte> bytes) {
   }
   const std::optional<std::uint32_t> slot = slot_of(peer);
   if (std::holds_alternative<FollowMessage>(*message)) {
-    followers_[peer] = true;
+    const bool has_room = followers_.size() < kMostPeers;
+    if (has_room) followers_[peer] = true;
     lock.unlock();
+    if (!has_room) return engine_->disconnect(peer);
     engine_->trust(peer);
     return feed_->add(peer);
   }

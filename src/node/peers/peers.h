@@ -151,7 +151,7 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
   void ask(Part& part, std::span<storage::Get> gets, std::uint64_t deadline_ns);
   void collect(Part& part, std::span<storage::Get> gets, std::span<std::uint64_t> tried);
   void finish(Part& part, std::span<storage::Get> gets, GotMessage got);
-  void rate(std::uint32_t slot, bool has_worked);
+  static void rate(Peer& peer, bool has_worked);
 
   const pool::Access& access_;
   const PeersOptions options_;

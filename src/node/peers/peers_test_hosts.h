@@ -111,6 +111,7 @@ class Host {
       EXPECT_EQ(bytes[i], bytes_of(hashes[i])) << "block " << i;
     return loaded ? *loaded : 0;
   }
+  const pool::Access& access() const { return pool_->access(); }
   Peers& peers() { return *peers_; }
   Archive& archive() { return *archive_; }
 
