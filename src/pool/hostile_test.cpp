@@ -62,10 +62,14 @@ class Desk final : public StorageDesk {
   StorageAnswer answer(const StorageQuestion& question) override {
     ++questions;
     hashes = question.hashes.size();
+    space = question.space;
+    fetches = question.fetches;
     return {};
   }
   bool has_blocks_of(const BlockHash&) override { return false; }
   std::size_t questions = 0, hashes = 0;
+  BlockHash space;
+  bool fetches = false;
 };
 
 TEST_F(HostileTest, QuestionsAboutStorageAreCheckedBeforeTheyArePassedOn) {
@@ -81,13 +85,25 @@ TEST_F(HostileTest, QuestionsAboutStorageAreCheckedBeforeTheyArePassedOn) {
   pool_.keeper().set_storage_desk(&desk);
   EXPECT_EQ(ask(0, 0, 3, 1), Code::kInvalidArgument);
   EXPECT_EQ(ask(space_ + 1, 0, 3, 1), Code::kInvalidArgument);
-  EXPECT_EQ(ask(space_, 2, 3, 1), Code::kInvalidArgument);
+  EXPECT_EQ(ask(space_, 8, 3, 1), Code::kInvalidArgument);
   EXPECT_EQ(ask(space_, 0, 4, 1), Code::kInvalidArgument);
   EXPECT_EQ(ask(space_, 0, kMaxStorageHashes + 1, 40), Code::kInvalidArgument);
   EXPECT_EQ(ask(space_, 0, 0xffffffff, 40), Code::kInvalidArgument);
   EXPECT_EQ(desk.questions, 0u);
   EXPECT_EQ(ask(space_, kStorageFetch, kMaxStorageHashes, 40), Code{});
   EXPECT_EQ(desk.hashes, kMaxStorageHashes);
+  EXPECT_TRUE(desk.fetches);
+  // Of a namespace that the pool does not have: storage may have it. Nothing is fetched.
+  const StoragePayload unknown{.namespace_id = 0,
+                               .flags = kStorageFetch | kStorageAsk | kStorageIsSure,
+                               .hashes = 3,
+                               .digest_low = 1,
+                               .digest_high = 2};
+  EXPECT_EQ(
+      said(RawClient::head_of(Op::kStorage, 0, unknown, 2), std::vector<rpc::FollowingLine>(1)),
+      Code{});
+  EXPECT_EQ(desk.space, (BlockHash{1, 2}));
+  EXPECT_FALSE(desk.fetches);
   pool_.keeper().set_storage_desk(nullptr);
 }
 
