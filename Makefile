@@ -34,7 +34,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang demo-sglang build-lmcache build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-lmcache test-transformers test-asan test-tsan soak soak-storage soak-transfer soak-system coverage bench bench-llama bench-vllm bench-sglang \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang demo-sglang build-lmcache build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-lmcache test-transformers test-asan test-tsan soak soak-storage soak-hosts soak-transfer soak-system coverage bench bench-llama bench-vllm bench-sglang \
   lint tidy format clean
 
 help: ## list the targets
@@ -201,6 +201,10 @@ soak: setup-test ## kill and stop the processes of a pool 10,000 times; SOAK_ARG
 soak-storage: setup-test ## kill the process of a storage directory 1,000 times; SOAK_ARGS goes to it
 	$(call build,dev)
 	build/dev/tests/crash/cachalot_storage_soak --kills 1000 $(SOAK_ARGS)
+
+soak-hosts: setup-test ## sixteen keepers that are peers come, hang and die for ten minutes; SOAK_ARGS goes to it
+	$(call build,dev)
+	python3 tests/hosts/churn.py build/dev/apps/cachalot/cachalot --seconds 600 $(SOAK_ARGS)
 
 soak-transfer: setup-test ## 2,000 faults of processes and links in transfers, needs root; SOAK_ARGS goes to it
 	$(call build,dev)

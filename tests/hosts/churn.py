@@ -1,0 +1,175 @@
+"""Keepers that join, leave, hang and die for a while, all peers of each other, under puts and gets.
+
+usage: churn.py PROGRAM [--seconds N] [--keepers N] [--seed N]
+
+Checked: each byte that a get returns; that no get takes longer than it waits, and two seconds; and, after two seconds of
+rest, that each keeper knows exactly the other ones, and finds a block if and only if some pool has it.
+"""
+
+import argparse
+import hashlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+BLOCK_BYTES, CAPACITY = 16384, 128
+WAIT_S = 1.0
+
+
+def content(key):
+    return hashlib.shake_128(key.encode()).digest(BLOCK_BYTES - 8)
+
+
+class Keeper:
+    def __init__(self, program, folder, number):
+        self.program, self.folder = program, folder
+        self.pool = f"/dev/shm/cachalot_churn.{Path(folder).name}.{number}"
+        self.process, self.metrics = None, ""
+        self.is_stopped = False
+
+    def start(self):
+        self.log = open(f"{self.folder}/{Path(self.pool).name}.log", "a")
+        self.process = subprocess.Popen(
+            [self.program, "serve", "--pool", self.pool, "--create", "--block-bytes", str(BLOCK_BYTES),
+             "--capacity-blocks", str(CAPACITY), "--metrics", "127.0.0.1:0", "--peers", f"file:{self.folder}/registry",
+             "--peer-listen", "tcp:127.0.0.1:0", "--take-over"],
+            stdout=subprocess.PIPE, stderr=self.log, text=True)
+        line = self.process.stdout.readline()
+        assert line.startswith("ready"), f"{self.pool}: {line!r}, {Path(self.log.name).read_text()[-500:]}"
+        self.metrics = re.search(r"metrics=(\S+)", line)[1]
+
+    def end(self, how):
+        self.process.send_signal(how)
+        self.process.wait(20)
+        self.process = None
+        self.is_stopped = False
+
+    def pause(self):
+        self.process.send_signal(signal.SIGCONT if self.is_stopped else signal.SIGSTOP)
+        self.is_stopped = not self.is_stopped
+
+    @property
+    def serves(self):
+        return self.process is not None and not self.is_stopped
+
+    def run(self, *arguments, **options):
+        return subprocess.run([self.program, *arguments, "--pool", self.pool], capture_output=True, timeout=60, **options)
+
+
+def known_peers(keeper):
+    with urllib.request.urlopen(f"http://{keeper.metrics}/metrics", timeout=10) as answer:
+        for line in answer.read().decode().splitlines():
+            if line.startswith("cachalot_peers{"):
+                return int(float(line.rsplit(" ", 1)[1]))
+    return -1
+
+
+class Churn:
+    def __init__(self, program, folder, keepers, seed):
+        self.random = random.Random(seed)
+        self.keepers = [Keeper(program, folder, number) for number in range(keepers)]
+        self.keys = []
+        self.counts = dict.fromkeys(("puts", "gets", "hits", "kills", "stops", "pauses", "starts", "slow", "wrong"), 0)
+
+    def serving(self):
+        return [keeper for keeper in self.keepers if keeper.serves]
+
+    def disturb(self):
+        keeper = self.random.choice(self.keepers)
+        if keeper.process is None:
+            keeper.start()
+            self.counts["starts"] += 1
+        elif keeper.is_stopped:
+            keeper.pause()
+        elif len(self.serving()) > 2:
+            kind = self.random.choice(("kills", "stops", "pauses"))
+            self.counts[kind] += 1
+            if kind == "pauses":
+                keeper.pause()
+            else:
+                keeper.end(signal.SIGKILL if kind == "kills" else signal.SIGTERM)
+
+    def put(self):
+        key = f"key-{len(self.keys)}"
+        done = self.random.choice(self.serving()).run("put", key, input=content(key))
+        if done.returncode == 0:
+            self.keys.append(key)
+            self.counts["puts"] += 1
+
+    def get(self):
+        if not self.keys:
+            return
+        key = self.random.choice(self.keys[-400:])
+        begin = time.monotonic()
+        done = self.random.choice(self.serving()).run("get", key, "--storage-wait", str(int(WAIT_S)))
+        self.counts["gets"] += 1
+        self.counts["slow"] += time.monotonic() - begin > WAIT_S + 2
+        if done.returncode == 0:
+            self.counts["hits"] += 1
+            self.counts["wrong"] += done.stdout != content(key)
+
+    def check_views(self):
+        """What is wrong after a rest: texts."""
+        faults = []
+        for keeper in self.keepers:
+            if keeper.is_stopped:
+                keeper.pause()
+            if keeper.process is None:
+                keeper.start()
+        # Keepers look at the registry twice a second.
+        until = time.monotonic() + 20
+        while any(known_peers(keeper) != len(self.keepers) - 1 for keeper in self.keepers) and time.monotonic() < until:
+            time.sleep(0.1)
+        time.sleep(2)
+        for keeper in self.keepers:
+            if (known := known_peers(keeper)) != len(self.keepers) - 1:
+                faults.append(f"{keeper.pool} knows {known} peers")
+        for key in self.random.sample(self.keys, min(30, len(self.keys))):
+            own = [keeper.run("lookup", key).returncode == 0 for keeper in self.keepers]
+            found = [keeper.run("lookup", key, "--storage").returncode == 0 for keeper in self.keepers]
+            if set(found) != {any(own)}:
+                faults.append(f"{key}: in {sum(own)} pools, found by {sum(found)} keepers")
+        return faults
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("program")
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--keepers", type=int, default=16)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args()
+    folder = tempfile.mkdtemp(prefix="churn.")
+    churn = Churn(options.program, folder, options.keepers, options.seed)
+    print(f"seed {options.seed}", flush=True)
+    try:
+        for keeper in churn.keepers:
+            keeper.start()
+        end = told = time.monotonic()
+        end += options.seconds
+        while time.monotonic() < end:
+            churn.random.choices((churn.put, churn.get, churn.disturb), (4, 6, 1))[0]()
+            if time.monotonic() - told > 10:
+                told = time.monotonic()
+                print(churn.counts, flush=True)
+        faults = churn.check_views()
+    finally:
+        for keeper in churn.keepers:
+            if keeper.process is not None:
+                keeper.process.kill()
+                keeper.process.wait()
+            Path(keeper.pool).unlink(missing_ok=True)
+        shutil.rmtree(folder)
+    print(churn.counts, faults or "all views agree", flush=True)
+    return 1 if faults or churn.counts["wrong"] or churn.counts["slow"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
