@@ -104,15 +104,16 @@ void print_hosts(std::FILE* to, const ReplayOptions& options, const ReplayReport
   }
 }
 
-void print_peers(std::FILE* to, const ReplayReport& report) {
+void print_peers(std::FILE* to, const ReplayOptions& options, const ReplayReport& report) {
   row(to, "peers",
       text("%s blocks read (%s), %s were gone, %s requests failed",
            count(report.peers.read_blocks).c_str(), bytes_text(report.peers.read_bytes).c_str(),
            count(report.peers.absent_blocks).c_str(), count(report.peers.failed_requests).c_str()));
-  row(to, "", text("engines waited %.2f s for blocks from behind the pool", report.spent.fetch_s));
+  if (!options.storage.uris.empty()) return;  // whose rows say it
+  row(to, "", text("engines waited %.2f s for blocks from peers", report.spent.fetch_s));
 }
 
-void print_storage(std::FILE* to, const ReplayReport& report) {
+void print_storage(std::FILE* to, const ReplayOptions& options, const ReplayReport& report) {
   const replay::StorageCounters& storage = report.storage;
   row(to, "storage",
       text("%s written, %s read; %s blocks came back, %s of them in vain",
@@ -123,8 +124,9 @@ void print_storage(std::FILE* to, const ReplayReport& report) {
            count(storage.evicted_blocks).c_str(), count(storage.lost_blocks).c_str(),
            count(storage.failed_blocks).c_str(), count(storage.damaged_blocks).c_str()));
   row(to, "",
-      text("engines waited %.2f s for blocks from storage, %.2f s for it to keep up",
-           report.spent.fetch_s, report.spent.archive_s));
+      text("engines waited %.2f s for blocks from storage%s, %.2f s for it to keep up",
+           report.spent.fetch_s, options.hosts.has_peers ? " and peers" : "",
+           report.spent.archive_s));
 }
 
 std::string of_hosts(const ReplayOptions& options) {
@@ -280,8 +282,8 @@ void print_report(std::FILE* to, const ReplayOptions& options, const ReplayRepor
   row(to, "evictions", count(report.evictions));
   print_hosts(to, options, report);
   if (options.has_sources()) row(to, "hits by tier", hits_by_tier(options, report));
-  if (options.hosts.has_peers) print_peers(to, report);
-  if (!options.storage.uris.empty()) print_storage(to, report);
+  if (options.hosts.has_peers) print_peers(to, options, report);
+  if (!options.storage.uris.empty()) print_storage(to, options, report);
   row(to, "read",
       text("%s, %.2f GB/s while an engine reads", bytes_text(report.bytes_read).c_str(),
            report.read_gb_s));

@@ -27,10 +27,11 @@ Result<std::unique_ptr<storage::Store>> open_store(const ReplayOptions& options,
   CACHALOT_TRY_ASSIGN(std::unique_ptr<storage::Backend> backend,
                       storage::open_backend(uri, options.storage.secrets));
   if (options.host_count() > 1 && !backend->traits().is_shared) {
-    return Error::make(
-        Code::kInvalidArgument,
-        "--storage: %.120s is of one host, expected storage that all hosts share: redis, s3",
-        uri.c_str());
+    return Error::make(Code::kInvalidArgument,
+                       "--storage: %.120s is of one host, expected storage that several hosts "
+                       "share: redis, s3, or "
+                       "a plug-in that says so",
+                       uri.c_str());
   }
   const storage::ObjectKey none{};
   bool is_there = false;
