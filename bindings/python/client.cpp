@@ -99,6 +99,18 @@ std::size_t lookup(ClientObject& self, nb::handle hashes) {
   return value_of(self.call([&](Client& client) { return client.lookup(names.get()); }));
 }
 
+// Of states, only some blocks of a chain have one.
+std::size_t lookup_last(ClientObject& self, nb::handle hashes) {
+  const Hashes names(hashes);
+  return value_of(self.call([&](Client& client) -> Result<std::size_t> {
+    for (std::size_t last = names.get().size(); last > 0; --last) {
+      CACHALOT_TRY_ASSIGN(const std::size_t found, client.lookup(names.get().subspan(last - 1, 1)));
+      if (found == 1) return last;
+    }
+    return std::size_t{0};
+  }));
+}
+
 nb::tuple prefetch(ClientObject& self, nb::handle hashes, nb::handle wait) {
   const Hashes names(hashes);
   const std::uint64_t wait_ns = nanoseconds(seconds(wait, "wait"));
@@ -479,6 +491,12 @@ void add_client(nb::module_& module) {
       .def("lookup", &lookup, nb::arg("hashes").none(),
            nb::sig("def lookup(self, hashes: cachalot.types.Hashes) -> int"),
            "Returns how many leading blocks are in the pool.")
+      .def("lookup_last", &lookup_last, nb::arg("hashes").none(),
+           nb::sig("def lookup_last(self, hashes: cachalot.types.Hashes) -> int"),
+           "Returns how many blocks there are up to the last one that is in the pool, whether "
+           "those\n"
+           "before it are there or not; 0: none is. Each block that is asked for counts as a "
+           "lookup.")
       .def(
           "prefetch", &prefetch, nb::arg("hashes").none(), nb::arg("wait") = 0.0,
           nb::sig("def prefetch(self, hashes: cachalot.types.Hashes, wait: float = 0.0) -> "

@@ -46,12 +46,19 @@ struct Get {
   Status status = {};
 };
 
+// Of a server that evicts by itself, in its own accounts.
+struct Space {
+  std::uint64_t limit = 0;  // 0: it evicts nothing
+  std::uint64_t used = 0;
+};
+
 struct BackendTraits {
   std::string name;               // "file": in messages and metrics
   std::uint32_t align_bytes = 1;  // pieces that are aligned so are not copied
   bool is_shared = false;         // others may put and remove objects, too
   // A put of the size of a removed object finds room at once, also on a full disk.
   bool reuses_space = false;
+  bool evicts = false;        // it may, by itself: space() says so
   bool keeps_objects = true;  // false: each put is accepted, and nothing is there afterwards
   // A put of an object that is there already does not send its body.
   bool asks_before_put = false;
@@ -97,6 +104,8 @@ class Backend {
   // backend knows it. each() returns false to end the call.
   using Lister = std::function<bool(const ObjectHead& head)>;
   virtual Status list(const Lister& each, std::uint64_t deadline_ns) = 0;
+
+  virtual Result<Space> space(std::uint64_t /*deadline_ns*/) { return Space{}; }
 
   // Whether what it keeps objects in is still in its place: asked once a second, and never waits for long. A backend
   // whose calls would not notice that says so here, and is out of use until it is well again.

@@ -6,15 +6,24 @@
 namespace cachalot::storage {
 namespace {
 
+constexpr const char* kRedisParameters = "prefix cluster password_file connections";
+constexpr const char* kRedisTlsParameters = "prefix cluster password_file connections ca cert key";
+
 constexpr BackendKind kKinds[] = {
     {"file", "file:DIR[?sync=1][&min_free_bytes=N][&allow_foreign=1]",
      "sync min_free_bytes allow_foreign", open_file},
     {"rocksdb", "rocksdb:DIR[?sync=1][&allow_foreign=1]", "sync allow_foreign", open_rocksdb},
-    {"redis", "redis://[USER:PASSWORD@]HOST[:PORT][/PREFIX][?cluster=1]", "cluster connections",
-     open_redis},
-    {"redis+unix", "redis+unix:PATH[?prefix=PREFIX]", "prefix connections", open_redis},
-    {"s3", "s3://BUCKET[/PREFIX]?endpoint=URL[&region=NAME]", "endpoint region connections",
-     open_s3},
+    {"redis", "redis://[[USER][:PASSWORD]@]HOST[:PORT][/DATABASE][?prefix=PREFIX][&cluster=1]",
+     kRedisParameters, open_redis},
+    {"rediss", "rediss://…[?ca=FILE][&cert=FILE][&key=FILE]", kRedisTlsParameters, open_redis},
+    {"valkey", "valkey://…", kRedisParameters, open_redis},
+    {"valkeys", "valkeys://…", kRedisTlsParameters, open_redis},
+    {"redis+unix", "redis+unix:PATH[?prefix=PREFIX][&db=DATABASE]",
+     "prefix db password_file connections", open_redis},
+    {"s3",
+     "s3://BUCKET[/PREFIX]?endpoint=URL[&region=NAME][&style=path|host][&ca=FILE][&profile=NAME]"
+     "[&instance_keys=1]",
+     "endpoint region style ca profile instance_keys connections", open_s3},
     {"plugin", "plugin:PATH.so[?NAME=VALUE&…]", "*", open_plugin},
     {"null", "null:", "", open_null},
 };

@@ -27,6 +27,12 @@ struct BackendSecrets {
   std::string redis_password = {};    // if the text has none
   // A file with the key of AES-256-GCM (encrypted.h). Empty: objects are stored as they are.
   std::string key_file = {};
+  std::string s3_profile_file = {};       // AWS_SHARED_CREDENTIALS_FILE, or ~/.aws/credentials
+  std::string s3_profile = {};            // AWS_PROFILE; empty: "default"
+  std::string s3_web_token_file = {};     // AWS_WEB_IDENTITY_TOKEN_FILE
+  std::string s3_role_arn = {};           // AWS_ROLE_ARN
+  std::string s3_sts_endpoint = {};       // AWS_ENDPOINT_URL_STS; empty: Amazon's
+  std::string s3_metadata_endpoint = {};  // AWS_EC2_METADATA_SERVICE_ENDPOINT; empty: Amazon's
 };
 
 struct BackendKind {

@@ -41,7 +41,9 @@ bool says(const std::string& message, std::string_view text) {
 TEST_F(BackendsTest, AnUnknownKindIsRefusedWithTheKnownOnes) {
   const std::string message = refusal("ftp://host/kv");
   EXPECT_EQ(code_, Code::kInvalidArgument);
-  EXPECT_TRUE(says(message, "unknown kind \"ftp\"; known: file, rocksdb, redis, redis+unix"))
+  EXPECT_TRUE(says(
+      message,
+      "unknown kind \"ftp\"; known: file, rocksdb, redis, rediss, valkey, valkeys, redis+unix"))
       << message;
   EXPECT_TRUE(says(refusal("/ssd/kv"), "expected KIND:PLACE"));
   EXPECT_TRUE(says(refusal(""), "expected KIND:PLACE"));

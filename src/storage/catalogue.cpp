@@ -134,14 +134,20 @@ std::vector<ObjectKey> Catalogue::remove(const ObjectKey& key, std::uint64_t mar
   return removed;
 }
 
+void Catalogue::limit_bytes(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  server_bytes_ = bytes;
+}
+
 std::vector<ObjectKey> Catalogue::take_victims(std::uint64_t more_bytes, std::uint64_t more_objects,
                                                const ObjectKey* protect, bool& fits) {
   const std::lock_guard lock(mutex_);
   std::vector<ObjectKey> removed;
   const NodeId spared = protect == nullptr ? kNoNode : number_of(*protect);
+  const std::uint64_t most_bytes = std::min(limits_.bytes, server_bytes_);
   // Whether they fit beside so much.
   const auto has_room = [&](std::uint64_t bytes, std::uint64_t objects) {
-    return more_bytes <= limits_.bytes && bytes <= limits_.bytes - more_bytes &&
+    return more_bytes <= most_bytes && bytes <= most_bytes - more_bytes &&
            more_objects <= limits_.objects && objects <= limits_.objects - more_objects;
   };
   fits = has_room(reserved_bytes_, reserved_objects_);
@@ -168,6 +174,17 @@ std::vector<ObjectKey> Catalogue::take_coldest(std::uint64_t bytes, const Object
     erase_leaf(victim, removed);
   }
   return removed;
+}
+
+void Catalogue::forget_coldest(std::uint64_t objects) {
+  const std::lock_guard lock(mutex_);
+  std::vector<ObjectKey> removed;
+  while (numbers_.size() > objects) {
+    const NodeId victim = order_.victim(kNoNode);
+    if (victim == kNoNode) return;
+    erase_leaf(victim, removed);
+    removed.clear();
+  }
 }
 
 std::vector<ObjectKey> Catalogue::keys() const {

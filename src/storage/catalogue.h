@@ -65,9 +65,15 @@ class Catalogue {
   std::vector<ObjectKey> take_victims(std::uint64_t more_bytes, std::uint64_t more_objects,
                                       const ObjectKey* protect, bool& fits);
 
+  // A limit beside the one of the options, for the next take_victims(): what a server has room for.
+  void limit_bytes(std::uint64_t bytes);
+
   // Removes the least recently used leaves, but not the path of `protect`, until `bytes` are gone or none is left.
   // @return their keys
   std::vector<ObjectKey> take_coldest(std::uint64_t bytes, const ObjectKey* protect);
+
+  // Forgets the least recently used leaves, until `objects` are known at most.
+  void forget_coldest(std::uint64_t objects);
 
   // All that are known, in the order in which they were added: parents first.
   std::vector<ObjectKey> keys() const;
@@ -100,6 +106,7 @@ class Catalogue {
   // Of `numbers_`. They change under the lock; relaxed: figures that order nothing.
   std::atomic<std::uint64_t> bytes_{0}, objects_{0};
   std::uint64_t additions_ = 0;
+  std::uint64_t server_bytes_ = ~std::uint64_t{0};
   // By puts in flight.
   std::uint64_t reserved_bytes_ = 0, reserved_objects_ = 0;
 };

@@ -43,6 +43,16 @@ TEST(CatalogueTest, AnObjectMayBeAddedWithoutItsParentAndTakesAlongWhatIsBelow) 
   EXPECT_TRUE(catalogue.is_valid());
 }
 
+TEST(CatalogueTest, TheColdestAreForgottenBeyondANumber) {
+  Catalogue catalogue(Limits{});
+  for (std::uint64_t i = 1; i <= 5; ++i) EXPECT_TRUE(catalogue.add(head_of(i, i - 1)));
+  EXPECT_TRUE(catalogue.add(head_of(9, 0)));
+  catalogue.forget_coldest(3);
+  EXPECT_EQ(catalogue.objects(), 3u);
+  EXPECT_TRUE(catalogue.contains(key_of(9)) && catalogue.contains(key_of(2)));
+  EXPECT_TRUE(catalogue.is_valid());
+}
+
 TEST(CatalogueTest, AChainIsCountedUpToTheFirstAbsentBlock) {
   Catalogue catalogue(Limits{});
   for (std::uint64_t i = 1; i <= 3; ++i) EXPECT_TRUE(catalogue.add(head_of(i, i - 1)));

@@ -114,6 +114,7 @@ class EncryptedBackend final : public Backend {
     return inner_->list([&](const ObjectHead& head) { return each(plain_head(head)); },
                         deadline_ns);
   }
+  Result<Space> space(std::uint64_t deadline_ns) override { return inner_->space(deadline_ns); }
   Status check() override { return inner_->check(); }
   std::shared_ptr<CancelSignal> cancel_signal() const override { return inner_->cancel_signal(); }
   Status put(std::span<Put> puts, std::uint64_t deadline_ns) override;

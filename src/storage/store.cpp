@@ -18,6 +18,7 @@ namespace {
 using base::LogLevel;
 
 constexpr std::uint64_t kTryPauseNs = Breaker::kFirstPauseNs;
+constexpr std::uint64_t kMostLearned = 1u << 18;  // objects, of a backend that is not listed
 constexpr int kRoundsBetweenLooks = 5;
 constexpr std::uint64_t kFirstAnswerNs = 5'000'000'000;
 
@@ -225,6 +226,17 @@ void Store::report(const Status& outcome) {
   }
 }
 
+// A failure is the backend's if none of a call's objects was answered; else it is the object's.
+// @param failure  of the call's objects, the first one
+void Store::report_items(const Status& failure, bool has_answered) {
+  if (failure || !has_answered) return report(failure);
+  report({});
+  keep_error(failure);
+  if (failure.error().code == Code::kCancelled || !failing_line_.is_due()) return;
+  base::log(LogLevel::kWarn, "storage", "%s: objects have failed in a call that did others: %s",
+            traits().name.c_str(), failure.error().message);
+}
+
 // @param refusal  of a put; OK: one was taken
 void Store::report_puts(const Status& refusal) {
   keep_error(refusal);
@@ -351,11 +363,23 @@ void Store::keep_budget(std::vector<Put>& puts) {
   puts.erase(refused, puts.end());
 }
 
+// A server that evicts by itself would take any block: leaves of the store's choice go before.
+void Store::limit_by_server(std::uint64_t bytes, std::uint64_t deadline_ns) {
+  const std::lock_guard lock(space_mutex_);
+  if (const std::uint64_t now_ns = base::SteadyClock::read(); space_.is_due(bytes, now_ns)) {
+    const Result<Space> space = backend_->space(std::min(deadline_ns, now_ns + kTryPauseNs));
+    space_.take(space ? *space : Space{}, catalogue_.bytes(), catalogue_.objects(), now_ns);
+  }
+  catalogue_.limit_bytes(space_.limit(catalogue_.bytes(), bytes));
+  space_.add(bytes);
+}
+
 // Leaves as many of `puts` as there is room for. The room is made before anything is written: the body of a
 // victim may lie where a new one goes.
 void Store::make_room(std::vector<Put>& puts, const ObjectKey* deepest, std::uint64_t deadline_ns) {
   std::uint64_t bytes = 0;
   for (const Put& put : puts) bytes += put.head.body_bytes();
+  if (traits().evicts && !puts.empty()) limit_by_server(bytes, deadline_ns);
   std::vector<ObjectKey> victims;
   for (bool fits = false; !puts.empty() && !fits;) {
     const std::vector<ObjectKey> some = catalogue_.take_victims(bytes, puts.size(), deepest, fits);
@@ -510,7 +534,7 @@ void Store::finish_put(Batch& batch, const Status& whole) {
   }
   if (!outcome || !refusal) gaps_.fetch_add(1, std::memory_order_release);
   if (has_put || !refusal) report_puts(has_put ? Status() : refusal);
-  if (refusal) report(outcome);
+  if (refusal) report_items(outcome, has_put);
 }
 
 // --- Get -------------------------------------------------------------------------------------------
@@ -552,13 +576,18 @@ void Store::get(std::span<Get> gets, std::uint64_t deadline_ns, const Backend::A
   };
   const Status whole = backend_->get_each(gets, verify, deadline_ns);
   Status outcome = whole;
+  bool has_answered = false;
   for (Get& get : gets) {
     if (!whole) get.status = whole.error();
     if (is_full(get.status)) tell_full(get.status);
-    if (outcome && !is_about_object(get.status) && !is_full(get.status)) outcome = get.status;
+    if (is_about_object(get.status) || is_full(get.status)) {
+      has_answered = true;
+    } else if (outcome) {
+      outcome = get.status;
+    }
     take_result(get, deadline_ns);
   }
-  report(outcome);
+  report_items(outcome, has_answered);
 }
 
 // --- Learn -----------------------------------------------------------------------------------------
@@ -589,6 +618,8 @@ Status Store::learn(std::span<const ObjectKey> keys, std::span<bool> is_there,
     add(counters_.learned_objects, 1);
     remember(heads[i]->key);
   }
+  // What is forgotten is asked for again.
+  if (!traits().is_listed) catalogue_.forget_coldest(kMostLearned);
   return {};
 }
 

@@ -41,6 +41,7 @@
 #include "storage/backend.h"
 #include "storage/breaker.h"
 #include "storage/catalogue.h"
+#include "storage/server_space.h"
 #include "storage/write_budget.h"
 
 namespace cachalot::storage {
@@ -152,6 +153,7 @@ class Store {
   void forget_lost(std::span<const ObjectKey> before, std::uint64_t mark,
                    const std::unordered_set<ObjectKey>& listed);
   void report(const Status& outcome);
+  void report_items(const Status& failure, bool has_answered);
   void keep_error(const Status& status);
   void report_puts(const Status& refusal);
   void tell_full(const Status& status);
@@ -166,6 +168,7 @@ class Store {
   void learn_before_put(const BlockHash& space, std::span<const BlockPut> blocks,
                         std::uint64_t deadline_ns);
   void keep_budget(std::vector<Put>& puts);
+  void limit_by_server(std::uint64_t bytes, std::uint64_t deadline_ns);
   void make_room(std::vector<Put>& puts, const ObjectKey* deepest, std::uint64_t deadline_ns);
   void replace_coldest(Batch& batch, std::uint64_t deadline_ns);
   void finish_put(Batch& batch, const Status& whole);
@@ -188,6 +191,8 @@ class Store {
   // An object that a shared backend should have.
   std::mutex witness_mutex_;
   std::optional<ObjectKey> witness_;
+  std::mutex space_mutex_;
+  ServerSpace space_;  // under it
   // Of the thread that tries.
   std::atomic<bool> is_listed_{false}, ends_{false};
   bool is_silent_ = false;  // the outage began, or goes on, with no answer

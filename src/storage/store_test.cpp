@@ -10,6 +10,7 @@
 #include "storage/backends.h"
 #include "testing/storage/chains.h"
 #include "testing/storage/fake_backend.h"
+#include "testing/storage/log_lines.h"
 
 namespace cachalot::storage {
 namespace {
@@ -240,6 +241,40 @@ TEST_F(StoreTest, ABackendThatFailsIsTakenOutOfUseAndComesBack) {
   while (!store_->is_up() && base::SteadyClock::read() < until) (void)get(chain);
   EXPECT_EQ(get(chain), std::vector<bool>(3, true));
   EXPECT_EQ(put(other), 3u);
+}
+
+// A failure of an object is none of the backend, if other objects of the call worked.
+TEST_F(StoreTest, AnObjectThatFailsBesideOthersIsNoOutage) {
+  open();
+  const Chain chain(1, 8, 4096);
+  Chain whole(2, 8, 4096);
+  ASSERT_EQ(put(whole), 8u);
+  const auto fails = [](const ObjectKey& bad) {
+    return [bad](const ObjectKey& key) {
+      return key == bad ? Status(Error::make(Code::kIo, "HTTP 503, SlowDown")) : Status();
+    };
+  };
+  LogLines lines;
+  disk_.answer_put = fails(chain.key(5));
+  disk_.answer_get = fails(whole.key(3));
+  std::vector<bool> expected(8, true);
+  expected[3] = false;
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(put(chain), 5u);
+    EXPECT_EQ(get(whole), expected);
+  }
+  EXPECT_TRUE(store_->is_up());
+  EXPECT_EQ(store_->counts().outages, 0u);
+  EXPECT_GE(store_->gaps(), 10u);
+  EXPECT_EQ(store_->last_error(), "HTTP 503, SlowDown");
+  EXPECT_LE(lines.all().size(), 3u);
+  disk_.answer_put = {};
+  EXPECT_EQ(put(chain), 8u);
+  EXPECT_EQ(known(chain), 8u);
+  // A call of which nothing worked is one of the backend.
+  disk_.answer_get = [](const ObjectKey&) { return Status(Error::make(Code::kIo, "HTTP 500")); };
+  for (std::uint32_t i = 0; i < Breaker::kFailures; ++i) (void)get(whole);
+  EXPECT_EQ(store_->counts().outages, 1u);
 }
 
 TEST_F(StoreTest, ABackendThatIsDownAtTheStartIsNoError) {

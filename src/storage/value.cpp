@@ -44,6 +44,12 @@ void ValueSink::feed_body(Bytes bytes) {
   }
 }
 
+void ValueSink::restart() {
+  get_.status = {};
+  has_failed_ = false;
+  fed_bytes_ = piece_ = piece_bytes_ = 0;
+}
+
 bool ValueSink::feed(Bytes bytes) {
   if (fed_bytes_ < kHeadBytes) {
     const std::uint64_t some = std::min<std::uint64_t>(bytes.size(), kHeadBytes - fed_bytes_);

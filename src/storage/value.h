@@ -30,6 +30,8 @@ class ValueSink {
   bool feed(Bytes bytes);
   // After the last byte: sets the status of the get.
   void finish();
+  // Forgets all bytes: the value comes again from its first one.
+  void restart();
 
  private:
   void begin_body();

@@ -106,15 +106,23 @@ class Pool:
             assert time.monotonic() < until, f"{live} blocks in {self.path}, expected {blocks}"
             time.sleep(0.05)
 
-    def damage(self):
-        """Changes a byte in every page of the data, behind the pool's back."""
+    def damage(self, blocks=None):
+        """Changes a number in every page of the data, or of these blocks by number, behind the pool's back: its sign and
+        exponent, so that a reader that takes it says something else."""
+        begin, size = self.data_begin(), self.info()["geometry"]["block_bytes"]
+        parts = [(begin, os.path.getsize(self.path))] if blocks is None else [
+            (begin + int(block) * size, begin + int(block + 1) * size) for block in blocks]
         with open(self.path, "r+b") as file:
-            size = os.path.getsize(self.path)
-            for at in range(self.data_begin(), size, 4096):
+            for at in (at for first, last in parts for at in range(first + 3, last, 4096)):
                 file.seek(at)
                 byte = file.read(1)
                 file.seek(at)
                 file.write(bytes([byte[0] ^ 0x55]))
+
+    def blocks(self):
+        """Those that it publishes, as `cachalot pool blocks` lists them."""
+        done = subprocess.run([str(PROGRAM), "pool", "blocks", self.path, "--json", "-"], capture_output=True, text=True)
+        return json.loads(done.stdout)["blocks"]
 
     def data_begin(self):
         geometry = self.info()["geometry"]

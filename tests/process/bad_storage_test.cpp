@@ -47,6 +47,8 @@ TEST_F(BadStorage, APlaceOrParameterThatIsMissingOrWrongIsNamed) {
   expect_refused({"--storage", "plugin:"}, kUsage, {"plugin:"});
   expect_refused({"--storage", "plugin:" + path("none.so")}, kUsage, {path("none.so")});
   expect_refused({"--storage", "redis://"}, kUsage, {"redis address", "HOST[:PORT]"});
+  expect_refused({"--storage", "redis://host/kv"}, kUsage, {"database's number", "?prefix=kv"});
+  expect_refused({"--storage", "rediss://user@host"}, kUsage, {"CACHALOT_REDIS_PASSWORD"});
   expect_refused({"--storage", "s3://bucket"}, kUsage, {"s3://bucket", "AWS_ACCESS_KEY_ID"});
   expect_refused({"--storage", "null:?x=1"}, kUsage, {"\"x\"", "expected none"});
   expect_refused({"--storage", objects() + "?snyc=1"}, kUsage, {"\"snyc\"", "sync"});

@@ -66,6 +66,16 @@ def test_lookup_and_load_take_hashes_in_any_form(stored, pool):
         assert client.lookup([]) == 0
 
 
+def test_the_last_block_of_a_chain_with_gaps(stored):
+    engine, hashes = stored
+    there, absent = np.asarray(hashes), np.asarray(engine.client.hash_tokens(tokens_of(99, 4 * GEOMETRY.block_tokens)))
+    for chain, last in ((there, 8), (absent, 0), (absent[:0], 0), (np.concatenate([absent[:2], there[3:4], absent[2:]]), 3),
+                        (np.concatenate([there[:1], absent]), 1)):
+        assert engine.client.lookup_last(chain) == last
+    with pytest.raises(TypeError, match="expected a sequence of BlockHash"):
+        engine.client.lookup_last(hashes[0])
+
+
 def test_pages_in_any_form(stored):
     engine, hashes = stored
     client, expected = engine.client, [engine.block(i) for i in range(8)]

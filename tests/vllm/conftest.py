@@ -9,6 +9,7 @@ engines = pytest.fixture(fixtures.closed_at_the_end(Engine))
 #: For all tests of a module, for example engines without a connector.
 lasting_engines = pytest.fixture(fixtures.closed_at_the_end(Engine), scope="module")
 pools = pytest.fixture(fixtures.pools_of("vllm"))
+lasting_pools = pytest.fixture(fixtures.pools_of("vllm_lasting"), scope="module")
 prompt = pytest.fixture(fixtures.prompt)
 
 

@@ -18,6 +18,7 @@ OBJECTS = {
         "lora": "vllm.lora.request:LoRARequest",
         "blocks": "vllm.v1.core.kv_cache_manager:KVCacheBlocks",
         "output": "vllm.v1.core.sched.output:SchedulerOutput",
+        "output.kv_connector_block_state": "vllm.v1.core.sched.output:KVConnectorBlockState",
         "new": "vllm.v1.core.sched.output:NewRequestData",
         "cached": "vllm.v1.core.sched.output:CachedRequestData",
     },
@@ -47,6 +48,7 @@ OBJECTS = {
         "group": "vllm.v1.kv_cache_interface:KVCacheGroupSpec",
         "spec": "vllm.v1.kv_cache_interface:FullAttentionSpec",
         "state": "vllm.v1.kv_cache_interface:MambaSpec",
+        "several": "vllm.v1.kv_cache_interface:UniformTypeKVCacheSpecs",
     },
     "vllm/tier/cachalot_tier.py": {
         "job_metadata": "vllm.v1.kv_offload.tiering.base:TransferJob",
@@ -81,6 +83,12 @@ def check_runner(wheel):
         yield f"vllm/connector.py: the runner asks {asked}()"
 
 
+def check_states(wheel):
+    """Of a state that a step completes, vLLM names the group, the page and the tokens before it, in this order."""
+    if not wheel.has_text("vllm/v1/core/", "(group_id, block.block_id, boundary_tokens)"):
+        yield "vllm/scheduler.py: boundary_state_offloads has no (group_id, block_id, boundary_tokens)"
+
+
 def check_tier_caller(wheel):
     """The tier finds the engine's configuration in the function that makes it."""
     found = wheel.find_class("vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler",
@@ -93,4 +101,5 @@ def check_tier_caller(wheel):
 def problems(wheel, part):
     """Everything that a version of vLLM lacks for the connector or for the tier, one line each."""
     found = Contract("vLLM", sources(part), OBJECTS, ("CachalotConnector", "CachalotTier")).problems(wheel)
-    return found + list(check_runner(wheel) if part == "connector" else check_tier_caller(wheel))
+    checks = (check_runner, check_states) if part == "connector" else (check_tier_caller,)
+    return found + [problem for check in checks for problem in check(wheel)]

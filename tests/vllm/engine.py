@@ -31,7 +31,8 @@ def metrics_of(llm) -> dict:
     for metric in llm.get_metrics():
         value = getattr(metric, "value", None)
         if value is not None and ("prefix_cache" in metric.name or "connector" in metric.name or
-                                  "cachalot" in metric.name or "by_source" in metric.name):
+                                  "cachalot" in metric.name or "by_source" in metric.name or
+                                  "spec_decode" in metric.name):
             labels = {k: v for k, v in (metric.labels or {}).items() if k not in ("model_name", "engine")}
             name = metric.name + ("{" + ",".join(f"{k}={v}" for k, v in sorted(labels.items())) + "}" if labels else "")
             values[name] = values.get(name, 0) + value

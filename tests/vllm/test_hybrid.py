@@ -44,6 +44,14 @@ def test_engines_share_kv_and_state(models, engines, pools, prompt):
     assert external_hits(answer) == FULL
 
 
+def test_speculative_decoding_with_states_is_refused(models, engines, pools):
+    """It is asked for nothing: vLLM 0.32 on the CPU cannot compute with both, without a connector, too."""
+    pool = pools()
+    guesses = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+    engine = engines(models("lfm2"), {"pool": pool.path}, speculative_config=guesses).wait_ready()
+    assert "nothing is shared, all is computed: speculative decoding with state layers" in engine.text()
+
+
 class StatePool:
     """An attachment and its client in one: what a lookup finds."""
 
@@ -66,10 +74,18 @@ class StatePool:
             found += 1
         return found
 
+    def lookup_last(self, hashes):
+        return max((number for number, row in enumerate(hashes, 1) if row.tobytes() in self.keys), default=0)
 
-@pytest.mark.parametrize("states,last", [((), 0), ((2,), 2), ((1, 3), 3), ((5,), 0)])
-def test_a_hit_ends_at_the_last_block_with_the_state_of_all_groups(states, last):
-    """Of 6 blocks 4 have KV. A third group has a state for each block."""
+
+ALL = range(1, 7)
+
+
+@pytest.mark.parametrize("states,others,last", [
+    ((), ALL, 0), ((2,), ALL, 2), ((1, 3), ALL, 3), ((5,), ALL, 0), (ALL, ALL, 4), (ALL, (3, 5), 3), ((1, 3), (1, 2, 4), 1),
+    ((1, 3), (2, 4), 0), ((2, 5), (2, 6), 2)])
+def test_a_hit_ends_at_the_last_block_with_the_state_of_all_groups(states, others, last):
+    """Of 6 blocks 4 have KV. Two groups have states."""
     scheduler = importlib.import_module("cachalot.connectors.vllm.scheduler")
     messages = importlib.import_module("cachalot.connectors.vllm.messages")
     options = importlib.import_module("cachalot.connectors.vllm.options").parse({"pool": "/dev/shm/none"})
@@ -80,7 +96,7 @@ def test_a_hit_ends_at_the_last_block_with_the_state_of_all_groups(states, last)
         hashes = messages.hashes_of(messages.keys_of(digests), group)
         return StatePool(hashes[block - 1].tobytes() for block in blocks), group
 
-    side = scheduler.SchedulerSide(options, [pool(0, states), pool(1, range(1, 5)), pool(2, range(1, 7))], BLOCK, 1,
+    side = scheduler.SchedulerSide(options, [pool(0, states), pool(1, range(1, 5)), pool(2, others)], BLOCK, 1,
                                    may_load=True, may_store=True, is_async=True, log=log, state_groups=frozenset((0, 2)))
     request = SimpleNamespace(request_id="a", block_hashes=digests, num_tokens=6 * BLOCK + 1, kv_transfer_params=None,
                               lora_request=None)

@@ -216,6 +216,35 @@ def test_a_conversation_goes_on_in_another_engine(models, engines, pools, prompt
     assert external_hits(answer) == (700 + 400 - 1) // 128 * 128
 
 
+def test_speculative_decoding(models, engines, pools, prompt):
+    """Tokens that were guessed wrong lie in pages of blocks that are not complete yet; such a block is stored when it is."""
+    pool = pools(1 << 19, 256)
+    options = {"pool": pool.path}
+    guesses = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+    same = {"speculative_config": guesses, "dtype": "float32"}
+    one = prompt(1, 300) * 3
+    plain = engines(models(), dtype="float32").answer([one], max_tokens=300)
+    first, second = engines(models(), options, **same), engines(models(), options, **same)
+    computed = first.answer([one], max_tokens=300)
+    assert computed["tokens"] == plain["tokens"] and len(set(plain["tokens"][0])) > 3
+    drafted, accepted = (computed["metrics"][f"vllm:spec_decode_num_{name}_tokens"] for name in ("draft", "accepted"))
+    assert drafted > accepted and drafted > 100
+    pool.wait_for_blocks((900 + 299) // 128)
+    longer = one + plain["tokens"][0] + prompt(2, 50)
+    answer = second.answer([longer], max_tokens=100)
+    assert external_hits(answer) == (900 + 299) // 128 * 128, second.text()[-3000:]
+    assert answer["tokens"] == engines(models(), dtype="float32").answer([longer], max_tokens=100)["tokens"]
+
+
+def test_a_prompt_shorter_than_a_block_says_so_once(models, engines, pools, prompt):
+    pool = pools()
+    engine = engines(models(), {"pool": pool.path})
+    for seed in range(2):
+        assert external_hits(engine.answer([prompt(seed, 128)])) == 0
+    said = "no hits for a prompt of 128 tokens: the pool shares whole blocks of 128 tokens, and at least one token is computed"
+    assert engine.text().count(said) == 1
+
+
 def test_other_weights_are_another_namespace(models, engines, pools, prompt):
     pool = pools()
     options = {"pool": pool.path}

@@ -1,8 +1,18 @@
 #include "peer_flags.h"
 
+#include <string_view>
+
 #include "values.h"
 
 namespace cachalot::apps {
+namespace {
+
+bool is_of_this_machine(std::string_view address) {
+  return address == "auto" || address.starts_with("unix:") || address.starts_with("tcp:127.") ||
+         address.starts_with("tcp:[::1]:") || address.starts_with("tcp:localhost:");
+}
+
+}  // namespace
 
 Result<node::PeersOptions> PeerFlags::options() const {
   node::PeersOptions options;
@@ -12,7 +22,20 @@ Result<node::PeersOptions> PeerFlags::options() const {
     CACHALOT_TRY_ASSIGN(options.server.most_bytes_per_s,
                         parse_bytes("--peer-bandwidth", bandwidth));
   }
-  if (!is_given() || !listen.empty()) return options;
+  if (!key_file.empty()) {
+    CACHALOT_TRY_ASSIGN(options.key, storage::StorageKey::read(key_file));
+  }
+  for (const std::string& address : listen) {
+    if (options.key || allows_strangers || is_of_this_machine(address)) continue;
+    return Error::make(
+        Code::kInvalidArgument,
+        "--peer-listen: %.80s is open to other machines: needs --cluster-key-file, or "
+        "--peers-without-key where the network lets nothing else in",
+        address.c_str());
+  }
+  if (!is_given()) return options;
+  CACHALOT_TRY(transfer::open_registry(registry));
+  if (!listen.empty()) return options;
   return Error::make(
       Code::kInvalidArgument,
       "--peers: needs --peer-listen, the address at which other hosts reach this one: "
@@ -43,6 +66,18 @@ void add_peer_flags(CLI::App& command, PeerFlags& flags) {
       .add_option("--peer-bandwidth", flags.bandwidth,
                   "bytes a second that this host sends to others at most (default: no limit)")
       ->type_name("SIZE")
+      ->group(kGroup)
+      ->needs(peers);
+  command
+      .add_option(
+          "--cluster-key-file", flags.key_file,
+          "peers have to have the same key; the file has 32 bytes, or 64 hexadecimal digits")
+      ->type_name("FILE")
+      ->group(kGroup)
+      ->needs(peers);
+  command
+      .add_flag("--peers-without-key", flags.allows_strangers,
+                "let every process that reaches --peer-listen read the pool")
       ->group(kGroup)
       ->needs(peers);
 }

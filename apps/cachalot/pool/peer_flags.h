@@ -15,6 +15,8 @@ struct PeerFlags {
   std::string registry;  // empty: no peers
   std::vector<std::string> listen;
   std::string bandwidth;
+  std::string key_file;
+  bool allows_strangers = false;
 
   bool is_given() const { return !registry.empty(); }
   // @errors kInvalidArgument

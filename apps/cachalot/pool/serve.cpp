@@ -312,9 +312,9 @@ Status serve(Options& options, pool::Pool& pool, const pool::KeeperOptions& keep
                       of_pool(options.paths, become_keeper(options, pool, keeper_options)));
   if (!keeper) return {};
   const node::MetricsServer::Shown shown(metrics, pool, keeper->keeper().epoch());
+  CACHALOT_TRY(storage.start(pool, keeper->keeper(), metrics));
   CACHALOT_TRY(announce(options, pool, *keeper, json));
   const std::unique_ptr<events::Publisher> publisher = options.events.start(pool, keeper->keeper());
-  storage.start(pool, keeper->keeper(), metrics);
   const auto now_and_then = [&] {
     storage.join_when_ready();
     return pool.check_still_there();

@@ -34,11 +34,28 @@ node::StorageFigures read_figures(node::Archive& archive) {
     figures.over_budget_blocks += stored.over_budget_puts;
     figures.missing_blocks += stored.missing_objects;
     figures.damaged_blocks += stored.damaged_objects;
+    figures.asked_blocks += stored.asked_objects;
+    figures.learned_blocks += stored.learned_objects;
     figures.failed_reads += stored.failed_gets;
     figures.failed_writes += stored.failed_puts;
     figures.outages += stored.outages;
   }
   return figures;
+}
+
+node::PeerFigures read_figures(const node::Peers& peers) {
+  const node::PeersCounts counts = peers.counts();
+  return {counts.peers,
+          counts.known_blocks,
+          counts.followers,
+          counts.got_blocks,
+          counts.got_bytes,
+          counts.absent_blocks,
+          counts.failed_requests,
+          counts.served.served_blocks,
+          counts.served.served_bytes,
+          counts.served.refused_requests,
+          counts.told_changes};
 }
 
 }  // namespace
@@ -67,28 +84,30 @@ Status ServedStorage::prepare(Keeper role) {
   return {};
 }
 
-void ServedStorage::start(pool::Pool& pool, pool::Keeper& keeper, node::MetricsServer* metrics) {
-  if (!is_wanted()) return;
+Status ServedStorage::start(pool::Pool& pool, pool::Keeper& keeper, node::MetricsServer* metrics) {
+  if (!is_wanted()) return {};
+  if (peer_flags_.is_given()) {
+    CACHALOT_TRY_ASSIGN(peers_, node::Peers::open(pool.access(), peers_options_));
+    base::log(base::LogLevel::kInfo, "peers", "other hosts reach this pool at %s",
+              peers_->addresses().front().c_str());
+  }
   pool_ = &pool;
   keeper_ = &keeper;
   metrics_ = metrics;
   thread_ = std::thread([this] { open(); });
+  return {};
 }
 
-template <class T>
-std::optional<T> ServedStorage::open_in_the_end(const std::function<Result<T>()>& open,
-                                                const char* what) {
+// Tries until it works. @return null: the keeper ends
+std::unique_ptr<storage::Backend> ServedStorage::open_in_the_end(const std::string& uri) {
   constexpr auto kPause = std::chrono::milliseconds(10);
   constexpr int kPauses = 100;
   bool is_told = false;
   while (!is_stopping()) {
-    Result<T> opened = open();
-    if (opened) {
-      if (is_told) base::log(base::LogLevel::kWarn, what, "in use now");
-      return *std::move(opened);
-    }
+    Result<std::unique_ptr<storage::Backend>> opened = storage::open_backend(uri, flags_.secrets());
+    if (opened) return *std::move(opened);
     if (!std::exchange(is_told, true))
-      base::log(base::LogLevel::kWarn, what, "not in use yet: %s", opened.error().message);
+      base::log(base::LogLevel::kWarn, "storage", "not in use yet: %s", opened.error().message);
     for (int i = 0; i < kPauses && !is_stopping(); ++i) std::this_thread::sleep_for(kPause);
   }
   return {};
@@ -113,27 +132,13 @@ void ServedStorage::add(std::unique_ptr<storage::Backend> backend, bool is_late)
   stores_.push_back(std::move(store));
 }
 
-// A predecessor that hangs still owns its directory, and a registry may be down: they are tried again.
+// A predecessor that hangs still owns its directory: it is tried again until that process has ended.
 void ServedStorage::open() {
-  if (peer_flags_.is_given()) {
-    std::optional<std::unique_ptr<node::Peers>> opened =
-        open_in_the_end<std::unique_ptr<node::Peers>>(
-            [this] { return node::Peers::open(pool_->access(), peers_options_); }, "peers");
-    if (!opened) return;
-    peers_ = *std::move(opened);
-    base::log(base::LogLevel::kInfo, "peers", "other hosts reach this pool at %s",
-              peers_->addresses().front().c_str());
-    add(node::make_peer_backend(*peers_), false);
-  }
+  if (peers_) add(node::make_peer_backend(*peers_), false);
   for (std::size_t i = 0; i < backends_.size(); ++i) {
     const bool is_late = backends_[i] == nullptr;
-    if (is_late) {
-      std::optional<std::unique_ptr<storage::Backend>> opened =
-          open_in_the_end<std::unique_ptr<storage::Backend>>(
-              [&] { return storage::open_backend(flags_.uris[i], flags_.secrets()); }, "storage");
-      if (!opened) return;
-      backends_[i] = *std::move(opened);
-    }
+    if (is_late) backends_[i] = open_in_the_end(flags_.uris[i]);
+    if (backends_[i] == nullptr) return;
     add(std::move(backends_[i]), is_late);
   }
   const std::lock_guard lock(mutex_);
@@ -150,7 +155,9 @@ void ServedStorage::join_when_ready() {
     keeper_->observe(peers_->observer());
     peers_->observer().on_repaired();  // what was published before it was told
   }
-  if (metrics_ != nullptr) metrics_->show_storage([this] { return read_figures(*archive_); });
+  if (metrics_ == nullptr) return;
+  metrics_->show_storage([this] { return read_figures(*archive_); });
+  if (peers_) metrics_->show_peers([this] { return read_figures(*peers_); });
 }
 
 void ServedStorage::end() {
@@ -167,7 +174,10 @@ void ServedStorage::end() {
     for (const auto& cancel : cancels_) cancel->raise();
   });
   if (thread_.joinable()) thread_.join();
-  if (metrics_ != nullptr) metrics_->show_storage({});
+  if (metrics_ != nullptr) {
+    metrics_->show_storage({});
+    metrics_->show_peers({});
+  }
   if (archive_ && peers_) keeper_->end_observing(peers_->observer());
   archive_.reset();
   stores_.clear();

@@ -5,7 +5,6 @@
 #include <cachalot/result.h>
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -35,9 +34,10 @@ class ServedStorage {
   // keeper's process has ended.
   // @errors those of the flags and of the backends
   Status prepare(Keeper role);
-  // Begins to list what is stored. The keeper serves.
+  // Listens for other hosts, and begins to list what is stored. The keeper serves.
   // @param metrics  shows the storage once it has joined; null: none
-  void start(pool::Pool& pool, pool::Keeper& keeper, node::MetricsServer* metrics);
+  // @errors those of node::Peers::open()
+  Status start(pool::Pool& pool, pool::Keeper& keeper, node::MetricsServer* metrics);
   // To be called now and then: joins the storage to the keeper when it is ready.
   void join_when_ready();
   // Before the keeper's end. I/O in flight may end within two seconds, then it is cancelled.
@@ -47,9 +47,7 @@ class ServedStorage {
   bool is_wanted() const { return !flags_.uris.empty() || peer_flags_.is_given(); }
   bool is_stopping() const { return stop_.load(std::memory_order_relaxed); }
   void open();
-  // Tries until it works. @return nothing: the keeper ends
-  template <class T>
-  std::optional<T> open_in_the_end(const std::function<Result<T>()>& open, const char* what);
+  std::unique_ptr<storage::Backend> open_in_the_end(const std::string& uri);
   void add(std::unique_ptr<storage::Backend> backend, bool is_late);
 
   const StorageFlags& flags_;

@@ -60,8 +60,19 @@ Result<node::WritePolicy> StorageFlags::policy() const {
 }
 
 storage::BackendSecrets StorageFlags::secrets() const {
-  return {environment("AWS_ACCESS_KEY_ID"), environment("AWS_SECRET_ACCESS_KEY"),
-          environment("AWS_SESSION_TOKEN"), environment("CACHALOT_REDIS_PASSWORD"), key_file};
+  std::string profile_file = environment("AWS_SHARED_CREDENTIALS_FILE");
+  if (profile_file.empty()) profile_file = environment("HOME") + "/.aws/credentials";
+  return {.s3_access_key = environment("AWS_ACCESS_KEY_ID"),
+          .s3_secret_key = environment("AWS_SECRET_ACCESS_KEY"),
+          .s3_session_token = environment("AWS_SESSION_TOKEN"),
+          .redis_password = environment("CACHALOT_REDIS_PASSWORD"),
+          .key_file = key_file,
+          .s3_profile_file = profile_file,
+          .s3_profile = environment("AWS_PROFILE"),
+          .s3_web_token_file = environment("AWS_WEB_IDENTITY_TOKEN_FILE"),
+          .s3_role_arn = environment("AWS_ROLE_ARN"),
+          .s3_sts_endpoint = environment("AWS_ENDPOINT_URL_STS"),
+          .s3_metadata_endpoint = environment("AWS_EC2_METADATA_SERVICE_ENDPOINT")};
 }
 
 void add_storage_flags(CLI::App& command, StorageFlags& flags) {

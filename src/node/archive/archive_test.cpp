@@ -149,6 +149,25 @@ TEST_P(ArchiveTest, AStorageThatIsDownCostsNothingAndComesBack) {
   EXPECT_EQ(prefetch(hashes).in_pool, 30u);
 }
 
+// A server that refuses each eleventh object: those below it are written again, and all is there in the end.
+TEST_P(ArchiveTest, BlocksBelowARefusedOneAreWrittenLater) {
+  std::size_t objects = 0;
+  disk_.answer_put = [&objects](const storage::ObjectKey&) {
+    if (++objects % 11 != 0) return Status();
+    return Status(Error::make(Code::kBusy, "HTTP 503, SlowDown"));
+  };
+  start();
+  for (std::uint64_t name = 1; name <= 3; ++name) EXPECT_EQ(store(chain(name, 20)), 20u);
+  EXPECT_TRUE(holds(60));
+  EXPECT_EQ(archive_->store().counts().outages, 0u);
+  const std::uint64_t until_ns = base::SteadyClock::read() + 20 * kSecond;
+  while (archive_->store().catalogue().objects() < 60 && base::SteadyClock::read() < until_ns)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  lose_pool();
+  start();
+  for (std::uint64_t name = 1; name <= 3; ++name) EXPECT_EQ(prefetch(chain(name, 20)).in_pool, 20u);
+}
+
 TEST_P(ArchiveTest, WhatWasPutDuringAnOutageIsWrittenAfterwardsAndSoIsWhatTheServerLost) {
   disk_.is_shared = true;
   start();

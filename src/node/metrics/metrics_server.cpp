@@ -28,11 +28,12 @@ struct MetricsServer::Impl {
 
   std::string pool_name;
   ListenAddress address;
-  std::mutex mutex;                  // of the next four; held during a scrape
+  std::mutex mutex;                  // of the next five; held during a scrape
   const pool::Pool* pool = nullptr;  // null: no keeper of this process rules one
   std::uint32_t epoch = 0;
   bool has_ruled = false;
   std::function<StorageFigures()> read_storage;
+  std::function<PeerFigures()> read_peers;
   std::unique_ptr<HttpServer> server;  // last: its thread uses the others
 };
 
@@ -43,6 +44,7 @@ std::string MetricsServer::Impl::metrics(ExpositionFormat format) {
   write_process_metrics(exposition, rules);
   if (rules) write_pool_metrics(exposition, *pool);
   if (rules && read_storage) write_storage_metrics(exposition, read_storage());
+  if (rules && read_peers) write_peer_metrics(exposition, read_peers());
   return exposition.finish();
 }
 
@@ -85,6 +87,11 @@ MetricsServer::~MetricsServer() = default;
 void MetricsServer::show_storage(std::function<StorageFigures()> read) {
   const std::scoped_lock lock(impl_->mutex);
   impl_->read_storage = std::move(read);
+}
+
+void MetricsServer::show_peers(std::function<PeerFigures()> read) {
+  const std::scoped_lock lock(impl_->mutex);
+  impl_->read_peers = std::move(read);
 }
 
 const ListenAddress& MetricsServer::address() const {

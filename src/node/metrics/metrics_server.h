@@ -36,6 +36,9 @@ class MetricsServer {
   // `read` is called by the server's thread. The call waits for a scrape in flight.
   void show_storage(std::function<StorageFigures()> read);
 
+  // The same for the pools of other hosts.
+  void show_peers(std::function<PeerFigures()> read);
+
   // Where it listens; the port is the one that was found for port 0.
   const ListenAddress& address() const;
 

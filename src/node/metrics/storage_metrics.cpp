@@ -5,15 +5,16 @@ namespace {
 
 using enum MetricType;
 
+template <class Figures>
 struct Figure {
-  std::uint64_t StorageFigures::*value;
+  std::uint64_t Figures::*value;
   MetricFamily family;
 };
 
 constexpr MetricFamily kUp = {"cachalot_storage_up", kGauge, "",
                               "1 while the storage is in use, 0 during an outage."};
 
-constexpr Figure kFigures[] = {
+constexpr Figure<StorageFigures> kFigures[] = {
     {&StorageFigures::objects,
      {"cachalot_storage_objects", kGauge, "", "Blocks that the storage has."}},
     {&StorageFigures::bytes,
@@ -60,6 +61,11 @@ constexpr Figure kFigures[] = {
     {&StorageFigures::damaged_blocks,
      {"cachalot_storage_damaged_blocks", kCounter, "blocks",
       "Blocks with other bytes than were stored."}},
+    {&StorageFigures::asked_blocks,
+     {"cachalot_storage_asked_blocks", kCounter, "blocks",
+      "Blocks that storage of several hosts was asked for, because they were not known here."}},
+    {&StorageFigures::learned_blocks,
+     {"cachalot_storage_learned_blocks", kCounter, "blocks", "Those of them that were there."}},
     {&StorageFigures::failed_reads,
      {"cachalot_storage_failed_reads", kCounter, "", "Reads of blocks that failed."}},
     {&StorageFigures::failed_writes,
@@ -68,11 +74,45 @@ constexpr Figure kFigures[] = {
      {"cachalot_storage_outages", kCounter, "", "How often the storage was taken out of use."}},
 };
 
+constexpr Figure<PeerFigures> kPeerFigures[] = {
+    {&PeerFigures::peers,
+     {"cachalot_peers", kGauge, "", "Hosts whose pools this one reads, connected now."}},
+    {&PeerFigures::known_blocks,
+     {"cachalot_peers_known_blocks", kGauge, "blocks",
+      "Blocks that other hosts have, each counted once."}},
+    {&PeerFigures::followers,
+     {"cachalot_peers_followers", kGauge, "", "Hosts that this one tells what its pool has."}},
+    {&PeerFigures::got_blocks,
+     {"cachalot_peers_got_blocks", kCounter, "blocks", "Blocks read from other hosts."}},
+    {&PeerFigures::got_bytes,
+     {"cachalot_peers_got_bytes", kCounter, "bytes", "Bytes of these blocks."}},
+    {&PeerFigures::absent_blocks,
+     {"cachalot_peers_absent_blocks", kCounter, "blocks",
+      "Blocks that a host had told of and had no more when it was asked."}},
+    {&PeerFigures::failed_requests,
+     {"cachalot_peers_failed_requests", kCounter, "",
+      "Requests that a host refused, did not answer in time, or answered wrongly."}},
+    {&PeerFigures::served_blocks,
+     {"cachalot_peers_served_blocks", kCounter, "blocks", "Blocks that other hosts have read."}},
+    {&PeerFigures::served_bytes,
+     {"cachalot_peers_served_bytes", kCounter, "bytes", "Bytes of these blocks."}},
+    {&PeerFigures::refused_requests,
+     {"cachalot_peers_refused_requests", kCounter, "",
+      "Requests of other hosts that this one has refused: it sends as much as it may."}},
+    {&PeerFigures::told_changes,
+     {"cachalot_peers_told_changes", kCounter, "",
+      "Changes of this pool, each counted for each host that was told."}},
+};
+
 }  // namespace
+
+void write_peer_metrics(Exposition& exposition, const PeerFigures& figures) {
+  for (const auto& figure : kPeerFigures) exposition.single(figure.family, figures.*figure.value);
+}
 
 void write_storage_metrics(Exposition& exposition, const StorageFigures& figures) {
   exposition.single(kUp, figures.is_up);
-  for (const Figure& figure : kFigures) exposition.single(figure.family, figures.*figure.value);
+  for (const auto& figure : kFigures) exposition.single(figure.family, figures.*figure.value);
 }
 
 }  // namespace cachalot::node

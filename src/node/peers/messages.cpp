@@ -11,7 +11,7 @@ namespace {
 using transfer::BodyReader;
 using transfer::BodyWriter;
 
-enum Kind : std::uint64_t { kFollow = 1, kNews, kGet, kGot, kRefused };
+enum Kind : std::uint64_t { kFollow = 1, kNews, kGet, kGot, kRefused, kChallenge, kProof };
 
 constexpr std::uint64_t kNewsBytes = sizeof(BlockNews), kWantedBytes = sizeof(WantedBlock);
 static_assert(kNewsBytes == 56 && kWantedBytes == 40);
@@ -64,6 +64,14 @@ struct Encoder {
   }
   void operator()(const RefusedGetMessage& m) {
     body.word(kRefused).word(m.request).error(m.error);
+  }
+  void operator()(const ChallengeMessage& m) {
+    body.word(kChallenge);
+    for (const std::uint64_t word : m.nonce) body.word(word);
+  }
+  void operator()(const ProofMessage& m) {
+    body.word(kProof);
+    for (const std::uint64_t word : m.proof) body.word(word);
   }
 };
 
@@ -137,8 +145,20 @@ Result<PeerMessage> decode_peer_message(std::span<const std::byte> bytes) {
       message = m;
       break;
     }
+    case kChallenge: {
+      ChallengeMessage m;
+      for (std::uint64_t& word : m.nonce) word = body.word();
+      message = m;
+      break;
+    }
+    case kProof: {
+      ProofMessage m;
+      for (std::uint64_t& word : m.proof) word = body.word();
+      message = m;
+      break;
+    }
     default:
-      return Error::make(Code::kBadInput, "a message of kind %llu, expected 1 to 5",
+      return Error::make(Code::kBadInput, "a message of kind %llu, expected 1 to 7",
                          static_cast<unsigned long long>(kind));
   }
   CACHALOT_TRY(status);

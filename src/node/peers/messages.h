@@ -1,6 +1,8 @@
 // What two peers say to each other: keepers that let each other read their pools. Every message is checked as it is read: a
 // peer may send anything.
 //
+//   both, if there is a cluster key: Challenge, then Proof of the other's challenge (proof.h)
+//
 //   reader                                        owner
 //   Follow                                 ──►
 //                                          ◄──    News: anew, blocks      the whole pool, then each change
@@ -13,6 +15,7 @@
 #include <cachalot/hash.h>
 #include <cachalot/result.h>
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <variant>
@@ -28,6 +31,13 @@ inline constexpr const char* kPeersVersion = "1";
 
 inline constexpr std::size_t kMostNews = 8192;      // blocks of a message
 inline constexpr std::size_t kMostGetBlocks = 128;  // of a message
+
+struct ChallengeMessage {
+  std::array<std::uint64_t, 2> nonce = {};
+};
+struct ProofMessage {
+  std::array<std::uint64_t, 4> proof = {};
+};
 
 struct FollowMessage {};
 
@@ -64,8 +74,8 @@ struct RefusedGetMessage {
   Error error = {};
 };
 
-using PeerMessage =
-    std::variant<FollowMessage, NewsMessage, GetMessage, GotMessage, RefusedGetMessage>;
+using PeerMessage = std::variant<FollowMessage, NewsMessage, GetMessage, GotMessage,
+                                 RefusedGetMessage, ChallengeMessage, ProofMessage>;
 
 std::vector<std::byte> encode(const PeerMessage& message);
 // @errors kBadInput

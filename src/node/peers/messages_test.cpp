@@ -22,7 +22,9 @@ std::vector<PeerMessage> one_of_each() {
           NewsMessage{true, {{{{1, 2}, {3, 4}}, {5, 6}, 7}, {{{1, 2}, {8, 9}}, {}, 0}}},
           GetMessage{1, 2, 3, {4, 5}, {{{6, 7}, {8, 9}, 10}, {{11, 12}, {13, 14}, 15}}},
           GotMessage{9, {got_block(1, 0), got_block(2, 16)}},
-          RefusedGetMessage{4, Error::make(Code::kBusy, "too much")}};
+          RefusedGetMessage{4, Error::make(Code::kBusy, "too much")},
+          ChallengeMessage{{1, 2}},
+          ProofMessage{{1, 2, 3, 4}}};
 }
 
 TEST(PeerMessagesTest, WhatIsEncodedComesBack) {
@@ -67,7 +69,7 @@ TEST(PeerMessagesTest, TooManyBlocksAreRefused) {
 TEST(PeerMessagesTest, ChangedBytesHarmNothing) {
   base::Rng random(1);
   for (int round = 0; round < 20'000; ++round) {
-    std::vector<std::byte> bytes = encode(one_of_each()[random.below(5)]);
+    std::vector<std::byte> bytes = encode(one_of_each()[random.below(7)]);
     for (std::uint64_t i = random.below(4); i > 0; --i)
       bytes[random.below(bytes.size())] = static_cast<std::byte>(random.below(256));
     if (random.below(4) == 0) bytes.resize(random.below(bytes.size() + 1));

@@ -17,7 +17,7 @@ using transfer::PeerId;
 using transfer::PushId;
 using transfer::WindowKey;
 
-constexpr std::uint64_t kPublishNs = 15'000'000'000, kWithdrawNs = 1'000'000'000;
+constexpr std::uint64_t kPublishNs = 2'000'000'000, kWithdrawNs = 1'000'000'000;
 constexpr std::uint64_t kListNs = 2'000'000'000, kConnectNs = 2'000'000'000;
 constexpr const char* kNamePrefix = "cachalot-pool/";
 
@@ -55,11 +55,9 @@ Status Peers::start() {
     CACHALOT_TRY_ASSIGN(
         engine_, transfer::TransferEngine::open(engine, this, std::move(listening.transports)));
   }
-  CACHALOT_TRY_ASSIGN(transfer::PeerRecord own,
-                      transfer::PeerRecord::make(engine.name, engine_->addresses()));
-  own.incarnation = engine_->incarnation();
-  own.facts = engine.facts;
-  CACHALOT_TRY(registry_->publish(own, base::SteadyClock::read() + kPublishNs));
+  CACHALOT_TRY_ASSIGN(record_, transfer::PeerRecord::make(engine.name, engine_->addresses()));
+  record_.incarnation = engine_->incarnation();
+  record_.facts = engine.facts;
   thread_ = std::thread([this] { look(); });
   return {};
 }
@@ -83,11 +81,22 @@ void Peers::look() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
     lock.unlock();
+    publish();
     look_at_registry();
     lock.lock();
     changed_.wait_for(lock, std::chrono::nanoseconds(options_.look_pause_ns),
                       [&] { return stop_; });
   }
+}
+
+// The registry keeps a record that was published once.
+void Peers::publish() {
+  if (is_published_) return;
+  const Status published = registry_->publish(record_, base::SteadyClock::read() + kPublishNs);
+  is_published_ = published.ok();
+  if (published || !registry_line_.is_due()) return;
+  base::log(LogLevel::kWarn, "peers", "other hosts do not find this one yet: %s",
+            published.error().message);
 }
 
 // A registry that is down changes nothing: the connections are there.
@@ -131,7 +140,59 @@ void Peers::take_peer(const transfer::PeerRecord& record, Result<PeerId> connect
     }
   }
   if (!has_slot) return engine_->disconnect(*connected);
-  send(*connected, FollowMessage{});
+  if (!options_.key) send(*connected, FollowMessage{});  // else after its proof
+}
+
+PeerIdentity Peers::own_identity() const {
+  return {engine_->name(), engine_->incarnation()};
+}
+
+void Peers::on_peer(PeerId peer, const transfer::PeerInfo& info) {
+  if (!options_.key) return;
+  const Result<ChallengeMessage> challenge = make_challenge();
+  if (!challenge) return engine_->disconnect(peer);
+  {
+    const std::lock_guard lock(mutex_);
+    standings_[peer] = {{info.name, info.incarnation}, *challenge, false, info.is_called};
+  }
+  send(peer, *challenge);
+}
+
+void Peers::take_challenge(PeerId peer, const ChallengeMessage& challenge) {
+  std::optional<PeerIdentity> other;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = standings_.find(peer);
+    if (at != standings_.end()) other = at->second.identity;
+  }
+  if (!other || !options_.key) return;  // without a key there is nothing to show
+  const Result<ProofMessage> proof = prove(*options_.key, challenge, own_identity(), *other);
+  if (!proof) return engine_->disconnect(peer);
+  send(peer, *proof);
+}
+
+void Peers::take_proof(PeerId peer, const ProofMessage& proof) {
+  bool is_right = false, is_called = false;
+  std::string name;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = standings_.find(peer);
+    if (at == standings_.end() || at->second.is_proved) return;
+    Standing& standing = at->second;
+    name = standing.identity.name;
+    const Result<ProofMessage> expected =
+        prove(*options_.key, standing.challenge, standing.identity, own_identity());
+    is_right = expected && is_equal(*expected, proof);
+    standing.is_proved = is_right;
+    is_called = standing.is_called;
+  }
+  if (!is_right) {
+    if (stranger_line_.is_due())
+      base::log(LogLevel::kWarn, "peers", "%s has another cluster key", name.c_str());
+    return engine_->disconnect(peer);
+  }
+  engine_->trust(peer);
+  if (is_called) send(peer, FollowMessage{});
 }
 
 std::optional<std::uint32_t> Peers::slot_of(PeerId peer) const {
@@ -150,6 +211,7 @@ void Peers::on_peer_lost(PeerId peer, const Error& error) {
       if (awaited.from == peer && !awaited.got) awaited.error = error;
     }
     followers_.erase(peer);
+    standings_.erase(peer);
     if (slot) {
       base::log(LogLevel::kInfo, "peers", "%s is lost: %s", peers_[*slot].name.c_str(),
                 error.message);
@@ -189,10 +251,27 @@ void Peers::on_message(PeerId peer, std::span<const std::byte> bytes) {
     base::log(LogLevel::kWarn, "peers", "a peer's message: %s", message.error().message);
     return engine_->disconnect(peer);
   }
+  if (const auto* const challenge = std::get_if<ChallengeMessage>(&*message)) {
+    lock.unlock();
+    return take_challenge(peer, *challenge);
+  }
+  if (const auto* const proof = std::get_if<ProofMessage>(&*message)) {
+    lock.unlock();
+    return take_proof(peer, *proof);
+  }
+  if (options_.key && !standings_[peer].is_proved) {
+    const std::string name = standings_[peer].identity.name;
+    lock.unlock();
+    if (stranger_line_.is_due())
+      base::log(LogLevel::kWarn, "peers", "%s has no cluster key", name.c_str());
+    return engine_->disconnect(peer);
+  }
   const std::optional<std::uint32_t> slot = slot_of(peer);
   if (std::holds_alternative<FollowMessage>(*message)) {
-    followers_[peer] = true;
+    const bool has_room = followers_.size() < kMostPeers;
+    if (has_room) followers_[peer] = true;
     lock.unlock();
+    if (!has_room) return engine_->disconnect(peer);
     engine_->trust(peer);
     return feed_->add(peer);
   }

@@ -15,7 +15,8 @@
 //   1. Bytes of a peer count after the seal over them matched, which Store checks: a peer that lies costs a miss.
 //   2. A call ends at its deadline, whatever a peer does. A peer that has failed rests for 1, 2, 4 … 60 s.
 //   3. What a lost peer had is forgotten at once.
-//   4. Nothing is asked of a peer that has connected by itself, and what it says of its blocks does not count: any
+//   4. With a key, a peer that has not proved that it has it gets nothing, and nothing of it counts.
+//   5. Nothing is asked of a peer that has connected by itself, and what it says of its blocks does not count: any
 //      process may connect and say any name.
 //
 // @threads any
@@ -35,8 +36,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/rare_line.h"
 #include "node/peers/directory.h"
 #include "node/peers/feed.h"
+#include "node/peers/proof.h"
 #include "node/peers/server.h"
 #include "storage/backend.h"
 #include "transfer/engine/engine.h"
@@ -48,6 +51,8 @@ struct PeersOptions {
   std::string registry;             // open_registry()
   std::string name;                 // unique among live peers; empty: a random one
   std::vector<std::string> listen;  // "tcp:10.0.0.1:0", "unix:@name"
+  // Peers have to show that they have it (proof.h). None: each process that reaches the address is a peer.
+  std::optional<storage::StorageKey> key = {};
   PeerServerOptions server = {};
   std::size_t most_known_blocks = std::size_t{8} << 20;  // of all peers
   // A peer that sends slower than this, beyond a quarter of a second, is given up.
@@ -75,7 +80,8 @@ struct PeerState {
 class Peers final : private transfer::EngineEvents, private PeerLinks {
  public:
   // @param access  outlives it
-  // @errors those of open_registry(), TransferEngine::open() and Registry::publish()
+  // Does not wait for the registry: one that is down is asked until it answers.
+  // @errors those of open_registry() and TransferEngine::open()
   static Result<std::unique_ptr<Peers>> open(const pool::Access& access,
                                              const PeersOptions& options);
   ~Peers() override;
@@ -102,6 +108,13 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
     std::uint64_t rest_ns = 0, rests_until_ns = 0;
     bool is_resting(std::uint64_t now_ns) const { return now_ns < rests_until_ns; }
   };
+  // What a peer has shown of the key. Both sides prove.
+  struct Standing {
+    PeerIdentity identity;
+    ChallengeMessage challenge;
+    bool is_proved = false;
+    bool is_called = false;  // by this host, which follows it once it has proved
+  };
   // An answer that is waited for.
   struct Awaited {
     transfer::PeerId from = {};
@@ -114,10 +127,12 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
       : access_(access), options_(options), directory_(options.most_known_blocks) {}
   Status start();
   void look();
+  void publish();
   void look_at_registry();
   void take_peer(const transfer::PeerRecord& record, Result<transfer::PeerId> connected);
 
   // EngineEvents
+  void on_peer(transfer::PeerId peer, const transfer::PeerInfo& info) override;
   void on_message(transfer::PeerId peer, std::span<const std::byte> bytes) override;
   void on_peer_lost(transfer::PeerId peer, const Error& error) override;
   void on_push(transfer::PushId push, const transfer::TransferStatus& status) override;
@@ -127,6 +142,9 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
                                 transfer::ByteStream memory, std::uint64_t deadline_ns) override;
   void release(transfer::PushId push) override { engine_->release(push); }
 
+  PeerIdentity own_identity() const;
+  void take_challenge(transfer::PeerId peer, const ChallengeMessage& challenge);
+  void take_proof(transfer::PeerId peer, const ProofMessage& proof);
   std::optional<std::uint32_t> slot_of(transfer::PeerId peer) const;  // under mutex_
   std::optional<std::uint32_t> choose(std::uint64_t owners,
                                       std::optional<std::uint32_t> last) const;
@@ -134,12 +152,15 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
   void ask(Part& part, std::span<storage::Get> gets, std::uint64_t deadline_ns);
   void collect(Part& part, std::span<storage::Get> gets, std::span<std::uint64_t> tried);
   void finish(Part& part, std::span<storage::Get> gets, GotMessage got);
-  void rate(std::uint32_t slot, bool has_worked);
+  static void rate(Peer& peer, bool has_worked);
 
   const pool::Access& access_;
   const PeersOptions options_;
   PeerDirectory directory_;
   std::unique_ptr<transfer::Registry> registry_;
+  transfer::PeerRecord record_;
+  bool is_published_ = false;     // of the thread
+  base::RareLine registry_line_;  // of the thread
   std::unique_ptr<PeerServer> server_;
   std::atomic<std::uint64_t> heard_changes_{0};
   std::unique_ptr<PeerFeed> feed_;
@@ -149,9 +170,11 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
   std::map<std::uint32_t, Peer> peers_;              // by slot, below kMostPeers
   std::map<std::string, std::uint64_t> connecting_;  // the incarnation that is called
   std::map<transfer::PeerId, bool> followers_;
+  std::map<transfer::PeerId, Standing> standings_;  // if there is a key
   std::map<std::uint64_t, Awaited> awaited_;
   std::uint64_t next_request_ = 1;
   bool stop_ = false;
+  base::RareLine stranger_line_;
   std::uint64_t got_blocks_ = 0, got_bytes_ = 0, absent_blocks_ = 0, failed_requests_ = 0;
 
   std::unique_ptr<transfer::TransferEngine> engine_;  // closed first

@@ -28,6 +28,7 @@ Error not_there() {
 // Consecutive blocks of the call that one peer is asked for.
 struct Peers::Part {
   std::uint32_t slot = 0;
+  transfer::PeerId id = {};
   std::vector<std::size_t> gets;    // of the call
   std::vector<WantedBlock> blocks;  // as many
   std::uint64_t bytes = 0;
@@ -111,17 +112,16 @@ void Peers::ask(Part& part, std::span<Get> gets, std::uint64_t deadline_ns) {
   }
   Result<transfer::ByteStream> memory = transfer::ByteStream::make(1, std::move(sections));
   if (!memory) return;
-  transfer::PeerId id{};
   {
     const std::lock_guard lock(mutex_);
     const auto at = peers_.find(part.slot);
     if (at == peers_.end()) return;
     at->second.flying_bytes += part.bytes;
-    id = at->second.id;
+    part.id = at->second.id;
     part.request = next_request_++;
-    awaited_[part.request] = {.from = id};
+    awaited_[part.request] = {.from = part.id};
   }
-  Result<WindowKey> window = engine_->open_window(id, *std::move(memory), part.deadline_ns);
+  Result<WindowKey> window = engine_->open_window(part.id, *std::move(memory), part.deadline_ns);
   if (!window) return;
   part.window = *window;
   GetMessage message{.request = part.request,
@@ -129,15 +129,11 @@ void Peers::ask(Part& part, std::span<Get> gets, std::uint64_t deadline_ns) {
                      .deadline_ns = part.deadline_ns - std::min(part.deadline_ns, now_ns),
                      .space = gets[part.gets.front()].key.space,
                      .blocks = part.blocks};
-  send(id, message);
+  send(part.id, message);
 }
 
 // A peer that failed rests, longer each time; one that works does not.
-void Peers::rate(std::uint32_t slot, bool has_worked) {
-  const auto at = peers_.find(slot);
-  if (!has_worked) ++failed_requests_;
-  if (at == peers_.end()) return;
-  Peer& peer = at->second;
+void Peers::rate(Peer& peer, bool has_worked) {
   if (has_worked) {
     peer.rest_ns = 0;
     return;
@@ -173,10 +169,13 @@ void Peers::collect(Part& part, std::span<Get> gets, std::span<std::uint64_t> tr
   if (part.window) engine_->release(*part.window);
   {
     const std::lock_guard lock(mutex_);
-    rate(part.slot, has_worked);
+    if (!has_worked) ++failed_requests_;
     const auto at = peers_.find(part.slot);
-    if (at != peers_.end() && part.request != 0)
-      at->second.flying_bytes -= std::min(at->second.flying_bytes, part.bytes);
+    if (part.request != 0 && at != peers_.end() &&
+        at->second.id == part.id) {  // not lost meanwhile
+      rate(at->second, has_worked);
+      at->second.flying_bytes -= part.bytes;
+    }
   }
   if (is_whole && has_worked) return finish(part, gets, *std::move(got));
   // Of an answer that is shorter: the blocks before its end are asked for again, without the others.

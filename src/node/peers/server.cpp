@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <optional>
 
 #include "base/clock.h"
 #include "node/archive/pool_payloads.h"
@@ -16,7 +17,7 @@ namespace {
 using transfer::PeerId;
 using transfer::PushId;
 
-constexpr std::uint64_t kMostDeadlineNs = 60'000'000'000;
+constexpr std::uint64_t kMostDeadlineNs = 10'000'000'000;
 constexpr std::uint64_t kSecond = 1'000'000'000;
 
 std::uint64_t raw(PushId push) {
@@ -50,14 +51,16 @@ void PeerServer::take(PeerId from, GetMessage message) {
   {
     const std::lock_guard lock(mutex_);
     ++counts_.requests;
-    if (queue_.size() < options_.most_requests) {
+    const auto waiting = static_cast<std::size_t>(std::count_if(
+        queue_.begin(), queue_.end(), [&](const Request& other) { return other.from == from; }));
+    if (waiting < options_.most_requests) {
       queue_.push_back(request);
       wake_.notify_all();
       return;
     }
   }
-  refuse(request,
-         Error::make(Code::kBusy, "peer: %zu requests wait already", options_.most_requests));
+  refuse(request, Error::make(Code::kBusy, "peer: %zu requests of one peer wait already",
+                              options_.most_requests));
 }
 
 void PeerServer::refuse(const Request& request, const Error& why) {
@@ -82,6 +85,7 @@ void PeerServer::push_ended(PushId push) {
     return;
   }
   flying_bytes_ -= at->second.bytes;
+  if ((flying_to_[at->second.to] -= at->second.bytes) == 0) flying_to_.erase(at->second.to);
   flying_.erase(at);
   wake_.notify_all();
 }
@@ -91,42 +95,60 @@ PeerServerCounts PeerServer::counts() const {
   return counts_;
 }
 
-void PeerServer::run() {
-  for (;;) {
-    Request request;
-    {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [this] { return stop_ || !queue_.empty(); });
-      if (stop_) return;
-      request = std::move(queue_.front());
-      queue_.pop_front();
-      if (!wait_for_turn(lock, bytes_of(request.message), request.deadline_ns)) {
-        if (stop_) return;
-        lock.unlock();
-        refuse(request, Error::make(Code::kBusy, "peer: sends as much as it may"));
-        continue;
-      }
+// Requests whose deadline is over, out of the queue.
+std::vector<PeerServer::Request> PeerServer::take_late(std::uint64_t now_ns) {
+  std::vector<Request> late;
+  for (auto at = queue_.begin(); at != queue_.end();) {
+    if (now_ns < at->deadline_ns) {
+      ++at;
+      continue;
     }
-    serve(request);
+    late.push_back(std::move(*at));
+    at = queue_.erase(at);
   }
+  return late;
 }
 
-// Until the limits admit so many bytes. @return false: not before the deadline
-bool PeerServer::wait_for_turn(std::unique_lock<std::mutex>& lock, std::uint64_t bytes,
-                               std::uint64_t deadline_ns) {
-  for (;;) {
+// The first request that the limits admit. One that is larger than a limit is admitted when nothing else is on its way.
+std::deque<PeerServer::Request>::iterator PeerServer::next(std::uint64_t now_ns) {
+  if (now_ns < next_ns_) return queue_.end();
+  return std::find_if(queue_.begin(), queue_.end(), [&](const Request& request) {
+    const std::uint64_t bytes = bytes_of(request.message);
+    const auto own = flying_to_.find(request.from);
+    const bool has_share =
+        own == flying_to_.end() || own->second + bytes <= options_.most_flying_bytes / 4;
+    return has_share && (flying_bytes_ == 0 || flying_bytes_ + bytes <= options_.most_flying_bytes);
+  });
+}
+
+// Until a request is late, or the limit of bytes a second admits one; a push that ends wakes earlier.
+std::uint64_t PeerServer::wait_ns(std::uint64_t now_ns) const {
+  std::uint64_t until_ns = now_ns + kSecond;
+  for (const Request& request : queue_) until_ns = std::min(until_ns, request.deadline_ns);
+  if (now_ns < next_ns_) until_ns = std::min(until_ns, next_ns_);
+  return until_ns - std::min(until_ns, now_ns);
+}
+
+void PeerServer::run() {
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
     const std::uint64_t now_ns = base::SteadyClock::read();
-    if (stop_ || now_ns >= deadline_ns) return false;
-    const bool has_room = flying_bytes_ == 0 || flying_bytes_ + bytes <= options_.most_flying_bytes;
-    if (has_room && now_ns >= next_ns_) break;
-    const std::uint64_t until_ns = has_room ? std::min(next_ns_, deadline_ns) : deadline_ns;
-    wake_.wait_for(lock, std::chrono::nanoseconds(until_ns - now_ns));
+    const std::vector<Request> late = take_late(now_ns);
+    std::optional<Request> request;
+    if (const auto at = next(now_ns); at != queue_.end()) {
+      request = std::move(*at);
+      queue_.erase(at);
+    }
+    if (late.empty() && !request) {
+      wake_.wait_for(lock, std::chrono::nanoseconds(wait_ns(now_ns)));
+      continue;
+    }
+    lock.unlock();
+    for (const Request& one : late)
+      refuse(one, Error::make(Code::kBusy, "peer: sends as much as it may"));
+    if (request) serve(*request);
+    lock.lock();
   }
-  if (options_.most_bytes_per_s != 0) {
-    next_ns_ =
-        std::max(next_ns_, base::SteadyClock::read()) + bytes * kSecond / options_.most_bytes_per_s;
-  }
-  return true;
 }
 
 std::uint32_t PeerServer::namespace_of(const BlockHash& space) {
@@ -212,8 +234,13 @@ void PeerServer::serve(const Request& request) {
   const bool is_over = push && ended_.erase(raw(*push)) != 0;
   ended_.clear();
   if (!push || is_over) return;
-  flying_[raw(*push)] = {std::move(copy), bytes};
+  flying_[raw(*push)] = {std::move(copy), request.from, bytes};
+  flying_to_[request.from] += bytes;
   flying_bytes_ += bytes;
+  if (options_.most_bytes_per_s != 0) {
+    next_ns_ =
+        std::max(next_ns_, base::SteadyClock::read()) + bytes * kSecond / options_.most_bytes_per_s;
+  }
 }
 
 }  // namespace cachalot::node

@@ -2,7 +2,9 @@
 //
 // A block is copied out of the pool by the rules of reading (R6), sealed, and pushed from the copy: so what a peer gets is
 // what the pool had at one moment, and the seal goes with it. The pool's own engines come first: the bytes a second and the
-// bytes on their way are limited, and a request that waits longer than its deadline is dropped.
+// bytes on their way are limited, and a request that waits longer than its deadline is refused. A peer that does not take
+// what it asked for, or asks for more than it takes, holds up no other: each has a quarter of the bytes on their way, and a
+// number of requests that may wait.
 //
 // Invariants
 //   1. A push is of all blocks that were wanted, or there is none.
@@ -15,7 +17,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -31,7 +33,7 @@ namespace cachalot::node {
 struct PeerServerOptions {
   std::uint64_t most_bytes_per_s = 0;           // 0: no limit
   std::uint64_t most_flying_bytes = 64u << 20;  // copies that are being pushed
-  std::size_t most_requests = 1024;
+  std::size_t most_requests = 64;               // of one peer, that wait
 };
 
 struct PeerServerCounts {
@@ -70,12 +72,15 @@ class PeerServer {
   using Copy = std::unique_ptr<std::byte[]>;
   struct Flying {
     Copy copy;
+    transfer::PeerId to;
     std::uint64_t bytes;
   };
 
   void run();
-  bool wait_for_turn(std::unique_lock<std::mutex>& lock, std::uint64_t bytes,
-                     std::uint64_t deadline_ns);
+  // Under the lock.
+  std::vector<Request> take_late(std::uint64_t now_ns);
+  std::deque<Request>::iterator next(std::uint64_t now_ns);
+  std::uint64_t wait_ns(std::uint64_t now_ns) const;
   void serve(const Request& request);
   std::uint32_t namespace_of(const BlockHash& space);
   GotMessage read(const GetMessage& wanted, std::uint32_t namespace_id, std::byte* to);
@@ -85,13 +90,14 @@ class PeerServer {
   PeerLinks& links_;
   const PeerServerOptions options_;
   std::vector<BlockHash> spaces_;  // of the thread
-  std::uint64_t next_ns_ = 0;      // of the thread: when the limit admits the next byte
+  std::uint64_t next_ns_ = 0;      // of the thread: when the limit of bytes a second admits more
 
   mutable std::mutex mutex_;  // below
   std::condition_variable wake_;
   std::deque<Request> queue_;
   std::unordered_map<std::uint64_t, Flying> flying_;  // by push
   std::unordered_map<std::uint64_t, bool> ended_;  // pushes that ended before they were known here
+  std::map<transfer::PeerId, std::uint64_t> flying_to_;  // bytes; none of 0
   std::uint64_t flying_bytes_ = 0;
   bool is_pushing_ = false;
   bool stop_ = false;

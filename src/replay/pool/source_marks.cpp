@@ -51,6 +51,9 @@ class MarkingBackend final : public storage::Backend {
   Status list(const Lister& each, std::uint64_t deadline_ns) override {
     return inner_->list(each, deadline_ns);
   }
+  Result<storage::Space> space(std::uint64_t deadline_ns) override {
+    return inner_->space(deadline_ns);
+  }
   Status check() override { return inner_->check(); }
   std::shared_ptr<storage::CancelSignal> cancel_signal() const override {
     return inner_->cancel_signal();

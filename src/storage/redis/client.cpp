@@ -1,18 +1,20 @@
 #include "storage/redis/client.h"
 
 #include <hiredis/hiredis.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <charconv>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "base/clock.h"
 
 namespace cachalot::storage {
 namespace {
 
-constexpr int kMostRounds = 8;  // of redirections and repetitions
+constexpr int kMostRounds = 8 + Backoff::kMostTries;  // of redirections and repetitions
 
 // CRC-16/XMODEM
 std::uint16_t crc16(std::string_view bytes) {
@@ -43,8 +45,19 @@ std::uint16_t redis_slot(std::string_view key) {
 struct RedisClient::Attempt {
   RedisCommand* command;
   RedisNode* node = nullptr;  // null: the owner of its slot
+  bool is_fixed = false;      // stays at its node
   bool is_repeated = false;   // an idle connection has lost it once
   bool needs_another = true;  // has to be sent (again)
+  bool needs_pause = false;   // before that
+  unsigned tries = 0;         // that failed in passing
+  Status last = {};           // why the last of them did
+
+  // Its slot may have another owner by then.
+  void forget_node() {
+    if (is_fixed) return;
+    node = nullptr;
+    command->is_asking = false;
+  }
 };
 
 RedisClient::RedisClient(const RedisOptions& options) : options_(options) {
@@ -156,7 +169,7 @@ Result<std::vector<RedisNode*>> RedisClient::masters(std::uint64_t deadline_ns) 
 
 // "MOVED 3999 127.0.0.1:6381" and "ASK 3999 127.0.0.1:6381". @return false: the reply is another one
 bool RedisClient::redirect(Attempt& attempt, const redisReply& reply) {
-  if (reply.type != REDIS_REPLY_ERROR || !options_.is_cluster) return false;
+  if (reply.type != REDIS_REPLY_ERROR || !options_.is_cluster || attempt.is_fixed) return false;
   const std::string_view text = text_of(reply);
   const bool is_moved = text.starts_with("MOVED ");
   if (!is_moved && !text.starts_with("ASK ")) return false;
@@ -208,16 +221,73 @@ void RedisClient::run_once(std::vector<Attempt>& attempts, std::uint64_t deadlin
   for (std::size_t i = 0; i < pipelines.size(); ++i) {
     const Status& status = pipelines[i].status();
     // Perhaps the server has only closed what was idle, for example when it was restarted.
-    const bool is_again =
+    const bool is_idle_lost =
         !status && status.error().code == Code::kIo && connections[i]->is_reused();
     const std::size_t answered = pipelines[i].commands().size() - pipelines[i].unanswered().size();
-    for (std::size_t k = answered; is_again && k < used[i].second->size(); ++k) {
+    for (std::size_t k = answered; !status && k < used[i].second->size(); ++k) {
       Attempt& attempt = *(*used[i].second)[k];
-      attempt.needs_another = !attempt.is_repeated;
-      attempt.is_repeated = true;
+      const bool is_first = is_idle_lost && !std::exchange(attempt.is_repeated, true);
+      attempt.needs_pause = !is_first && is_lost(status) && ++attempt.tries < Backoff::kMostTries;
+      attempt.needs_another = is_first || attempt.needs_pause;
+      attempt.last = status;
+      if (attempt.needs_pause) attempt.forget_node();
     }
     if (!status) mark_stale();
     used[i].first->give_back(std::move(connections[i]), status.ok());
+  }
+}
+
+// Whether the server has refused it in passing, and it is to be sent again.
+bool RedisClient::postpone(Attempt& attempt, const redisReply& reply) {
+  if (!is_passing(reply)) return false;
+  if (++attempt.tries >= Backoff::kMostTries) return false;
+  attempt.last = error_of_reply(attempt.node->text(), reply);
+  attempt.needs_another = attempt.needs_pause = true;
+  attempt.forget_node();
+  mark_stale();
+  return true;
+}
+
+void RedisClient::intercept(Attempt& attempt) {
+  attempt.command->take = [this, &attempt,
+                           take = std::move(attempt.command->take)](const redisReply& reply) {
+    if (!redirect(attempt, reply) && !postpone(attempt, reply)) take(reply);
+  };
+}
+
+// @return false: the deadline would be over, or the call was cancelled
+bool RedisClient::pause(unsigned tries, std::uint64_t deadline_ns) {
+  std::uint64_t pause_ns = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    pause_ns = backoff_.next_ns(tries);
+  }
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  if (now_ns + pause_ns >= deadline_ns) return false;
+  pollfd cancelled{cancel_->fd(), POLLIN, 0};
+  const timespec time{static_cast<time_t>(pause_ns / 1'000'000'000),
+                      static_cast<long>(pause_ns % 1'000'000'000)};
+  (void)::ppoll(&cancelled, 1, &time, nullptr);
+  return !cancel_->is_raised();
+}
+
+void RedisClient::run_all(std::vector<Attempt>& attempts, std::uint64_t deadline_ns) {
+  for (int round = 0; round < kMostRounds; ++round) {
+    run_once(attempts, deadline_ns);
+    unsigned tries = 0;
+    bool is_over = true;
+    for (Attempt& attempt : attempts) {
+      is_over = is_over && !attempt.needs_another;
+      if (attempt.needs_another && std::exchange(attempt.needs_pause, false))
+        tries = std::max(tries, attempt.tries);
+    }
+    if (is_over || (tries != 0 && !pause(tries, deadline_ns))) break;
+    if (tries != 0 && !attempts[0].is_fixed) (void)ensure_map(deadline_ns);
+  }
+  for (Attempt& attempt : attempts) {
+    if (!attempt.needs_another || !attempt.command->status) continue;
+    attempt.command->status = Error::make(Code::kIo, "redis: redirected too often");
+    if (!attempt.last) attempt.command->status = attempt.last.error();
   }
 }
 
@@ -229,36 +299,21 @@ Status RedisClient::run(std::span<RedisCommand> commands, std::uint64_t deadline
   }
   std::vector<Attempt> attempts(commands.size());
   for (std::size_t i = 0; i < commands.size(); ++i) {
-    Attempt& attempt = attempts[i];
-    attempt.command = &commands[i];
-    commands[i].status = Error::make(Code::kIo, "redis: redirected too often");
-    commands[i].take = [this, &attempt,
-                        take = std::move(commands[i].take)](const redisReply& reply) {
-      if (!redirect(attempt, reply)) take(reply);
-    };
+    attempts[i].command = &commands[i];
+    intercept(attempts[i]);
   }
-  for (int round = 0; round < kMostRounds; ++round) {
-    run_once(attempts, deadline_ns);
-    if (std::none_of(attempts.begin(), attempts.end(),
-                     [](const Attempt& attempt) { return attempt.needs_another; })) {
-      break;
-    }
-  }
-  for (Attempt& attempt : attempts) {
-    if (attempt.needs_another && attempt.command->status)
-      attempt.command->status = Error::make(Code::kIo, "redis: redirected too often");
-    if (!attempt.command->status) return attempt.command->status;
-  }
+  run_all(attempts, deadline_ns);
+  for (const Attempt& attempt : attempts) CACHALOT_TRY(attempt.command->status);
   return {};
 }
 
 Status RedisClient::run_on(RedisNode& node, RedisCommand& command, std::uint64_t deadline_ns) {
   std::vector<Attempt> attempts(1);
   attempts[0].command = &command;
-  for (int round = 0; round < 2 && attempts[0].needs_another; ++round) {
-    attempts[0].node = &node;
-    run_once(attempts, deadline_ns);
-  }
+  attempts[0].node = &node;
+  attempts[0].is_fixed = true;
+  intercept(attempts[0]);
+  run_all(attempts, deadline_ns);
   return command.status;
 }
 

@@ -2,7 +2,8 @@
 //
 // A cluster's map of slots is asked for when it is needed first, and again after a command was moved or a node
 // failed. MOVED and ASK are followed. A command that an idle connection lost is sent again over a new one: all
-// commands here can be repeated.
+// commands here can be repeated. One that a new connection lost, or that the server refuses in passing (LOADING, BUSY,
+// TRYAGAIN, CLUSTERDOWN), is sent again after a pause (backoff.h).
 //
 // @threads any
 #pragma once
@@ -18,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "storage/backoff.h"
 #include "storage/cancel_signal.h"
 #include "storage/redis/node.h"
 
@@ -59,7 +61,11 @@ class RedisClient {
   bool take_map(const redisReply& reply, const RedisNode& from);
   RedisNode* owner_of(std::uint16_t slot);
   void mark_stale();
+  void run_all(std::vector<Attempt>& attempts, std::uint64_t deadline_ns);
   void run_once(std::vector<Attempt>& attempts, std::uint64_t deadline_ns);
+  bool pause(unsigned tries, std::uint64_t deadline_ns);
+  void intercept(Attempt& attempt);
+  bool postpone(Attempt& attempt, const redisReply& reply);
   bool redirect(Attempt& attempt, const redisReply& reply);
 
   const RedisOptions options_;
@@ -69,6 +75,7 @@ class RedisClient {
   std::unique_ptr<SlotMap> owners_;
   RedisNode* map_source_ = nullptr;  // the node that gave the map; at first the one that was given
   bool is_map_stale_ = true;
+  Backoff backoff_;
 };
 
 }  // namespace cachalot::storage

@@ -37,6 +37,21 @@ iovec piece_of(std::string_view text) {
 
 }  // namespace
 
+bool is_lost(const Status& status) {
+  if (status) return false;
+  const auto error = static_cast<int>(status.error().os_error);
+  return error == ECONNRESET || error == EPIPE || error == ECONNABORTED;
+}
+
+bool is_passing(const redisReply& reply) {
+  if (reply.type != REDIS_REPLY_ERROR) return false;
+  const std::string_view text(reply.str, reply.len);
+  constexpr std::string_view kWords[] = {"LOADING ", "BUSY ", "TRYAGAIN ", "CLUSTERDOWN ",
+                                         "MASTERDOWN "};
+  return std::any_of(std::begin(kWords), std::end(kWords),
+                     [&](std::string_view word) { return text.starts_with(word); });
+}
+
 Error error_of_reply(const std::string& node, const redisReply& reply) {
   const std::string_view text(reply.str, reply.len);
   Code code = Code::kIo;
@@ -48,6 +63,9 @@ Error error_of_reply(const std::string& node, const redisReply& reply) {
   // MISCONF: it cannot save to its disk, and so takes no writes.
   if (text.starts_with("OOM") || text.starts_with("MISCONF")) code = Code::kNoSpace;
   if (text.starts_with("WRONGTYPE")) code = Code::kCorrupt;
+  // The database of the URI: more than the server has, or one of a cluster.
+  if (text.starts_with("ERR DB index") || text.starts_with("ERR SELECT")) code = Code::kUnsupported;
+  if (is_passing(reply)) code = Code::kBusy;
   return Error::make(code, "redis %.80s: %.*s", node.c_str(),
                      static_cast<int>(std::min<std::size_t>(text.size(), 120)), text.data());
 }
@@ -71,34 +89,77 @@ void RedisCommand::add_value(std::string_view start, std::span<const Bytes> piec
   body = pieces;
 }
 
-Result<std::unique_ptr<RedisConnection>> RedisConnection::start(const std::string& path,
-                                                                const std::string& address,
-                                                                std::uint16_t port,
+Result<std::unique_ptr<RedisConnection>> RedisConnection::start(const Place& place,
                                                                 const RedisLogin& login) {
-  redisContext* const context = path.empty() ? redisConnectNonBlock(address.c_str(), port)
-                                             : redisConnectUnixNonBlock(path.c_str());
+  redisContext* const context = place.path.empty()
+                                    ? redisConnectNonBlock(place.numeric.c_str(), place.port)
+                                    : redisConnectUnixNonBlock(place.path.c_str());
   if (context == nullptr) return Error::make(Code::kNoSpace, "redis: no memory for a connection");
   std::unique_ptr<RedisConnection> connection(new RedisConnection(context));
   if (context->err != 0) {
     return Error::make(Code::kIo, "redis %.100s: connect: %.100s",
-                       path.empty() ? address.c_str() : path.c_str(), context->errstr);
+                       place.path.empty() ? place.numeric.c_str() : place.path.c_str(),
+                       context->errstr);
   }
   // A batch ends with a short write; the server must not wait for more.
   const int on = 1;
   (void)::setsockopt(context->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  if (!login.password.empty()) {
-    connection->greeting_ = login.user.empty()
-                                ? RedisCommand::make({"AUTH", login.password}).text
-                                : RedisCommand::make({"AUTH", login.user, login.password}).text;
+  if (login.tls != nullptr) {
+    CACHALOT_TRY_ASSIGN(connection->tls_, login.tls->open(context->fd, place.host));
   }
+  if (!login.password.empty() && login.user.empty()) {
+    connection->greet({"AUTH", login.password});
+  } else if (!login.password.empty()) {
+    connection->greet({"AUTH", login.user, login.password});
+  }
+  if (login.database != 0) connection->greet({"SELECT", std::to_string(login.database)});
   return connection;
 }
 
+void RedisConnection::greet(std::initializer_list<std::string_view> words) {
+  greeting_ += RedisCommand::make(words).text;
+  ++greetings_;
+}
+
 RedisConnection::~RedisConnection() {
+  tls_.reset();
   redisFree(context_);
 }
 int RedisConnection::fd() const {
   return context_->fd;
+}
+
+Result<std::size_t> RedisConnection::write(std::span<iovec> pieces) {
+  if (tls_ != nullptr) return tls_->write(pieces);
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = pieces.size();
+  const ssize_t sent = ::sendmsg(fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent >= 0) return static_cast<std::size_t>(sent);
+  // Full, or not connected yet.
+  if (errno == EAGAIN || errno == EINPROGRESS || errno == ENOTCONN || errno == EINTR)
+    return std::size_t{0};
+  return Error::from_errno(errno, "send");
+}
+
+Result<std::size_t> RedisConnection::read(std::span<char> room) {
+  if (tls_ != nullptr) return tls_->read(room);
+  const ssize_t got = ::recv(fd(), room.data(), room.size(), MSG_DONTWAIT);
+  if (got > 0) return static_cast<std::size_t>(got);
+  if (got < 0 && (errno == EINTR || errno == EAGAIN || errno == ENOTCONN)) return std::size_t{0};
+  if (got < 0) return Error::from_errno(errno, "receive");
+  Error closed = Error::make(Code::kIo, "the server closed the connection");
+  closed.os_error = ECONNRESET;
+  return closed;
+}
+
+const char* RedisConnection::awaited() const {
+  return tls_ == nullptr || tls_->is_open() ? "answer" : "end of the TLS handshake";
+}
+
+short RedisConnection::events(bool wants_to_write) const {
+  if (tls_ != nullptr) return tls_->events(wants_to_write);
+  return static_cast<short>(POLLIN | (wants_to_write ? POLLOUT : 0));
 }
 
 // --- Pipelines -------------------------------------------------------------------------------------
@@ -108,13 +169,20 @@ RedisPipeline::RedisPipeline(RedisConnection& connection, std::vector<RedisComma
     : connection_(connection),
       commands_(std::move(commands)),
       node_(std::move(node)),
-      greetings_left_(connection.greeting_.empty() ? 0 : 1) {
+      greetings_left_(connection.greetings_) {
   scan_ = ReplyScan(next_bounds());
 }
 
 void RedisPipeline::fail(const Status& why) {
   status_ = why;
   for (RedisCommand* const command : unanswered()) command->status = why;
+}
+
+// A failure of the connection.
+void RedisPipeline::fail_at(const Error& why) {
+  Error error = Error::make(why.code, "redis %.80s: %s", node_.c_str(), why.message);
+  error.os_error = why.os_error;
+  fail(error);
 }
 
 bool RedisPipeline::may_send() const {
@@ -163,17 +231,11 @@ void RedisPipeline::advance(std::uint64_t bytes) {
 void RedisPipeline::send() {
   while (!is_done() && may_send()) {
     std::array<iovec, kPiecesPerCall> pieces;
-    msghdr message{};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = gather(pieces);
-    const ssize_t sent = ::sendmsg(connection_.fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent >= 0) {
-      advance(static_cast<std::uint64_t>(sent));
-    } else if (errno == EAGAIN || errno == EINPROGRESS || errno == ENOTCONN) {
-      return;  // full, or not connected yet
-    } else if (errno != EINTR) {
-      fail(Error::from_errno(errno, "redis %.80s: send", node_.c_str()));
-    }
+    const std::size_t count = gather(pieces);
+    const Result<std::size_t> sent = connection_.write(std::span(pieces).first(count));
+    if (!sent) return fail_at(sent.error());
+    if (*sent == 0) return;
+    advance(*sent);
   }
 }
 
@@ -235,14 +297,9 @@ void RedisPipeline::take_bytes(std::string_view bytes) {
 // Once: a server that sends without an end is looked at between two reads, as the deadline is.
 void RedisPipeline::receive() {
   thread_local std::vector<char> buffer(kReadBytes);
-  const ssize_t got = ::recv(connection_.fd(), buffer.data(), buffer.size(), MSG_DONTWAIT);
-  if (got < 0 && (errno == EINTR || errno == EAGAIN || errno == ENOTCONN)) return;
-  if (got < 0) return fail(Error::from_errno(errno, "redis %.80s: receive", node_.c_str()));
-  if (got == 0) {
-    return fail(
-        Error::make(Code::kIo, "redis %.80s: the server closed the connection", node_.c_str()));
-  }
-  take_bytes({buffer.data(), static_cast<std::size_t>(got)});
+  const Result<std::size_t> got = connection_.read(buffer);
+  if (!got) return fail_at(got.error());
+  take_bytes({buffer.data(), *got});
 }
 
 void RedisPipeline::run(std::span<RedisPipeline> pipelines, std::uint64_t deadline_ns,
@@ -255,7 +312,7 @@ void RedisPipeline::run(std::span<RedisPipeline> pipelines, std::uint64_t deadli
     for (RedisPipeline& pipeline : pipelines) {
       pipeline.send();
       if (pipeline.is_done()) continue;
-      const short events = static_cast<short>(POLLIN | (pipeline.may_send() ? POLLOUT : 0));
+      const short events = pipeline.connection_.events(pipeline.may_send());
       waits.push_back({pipeline.connection_.fd(), events, 0});
       open.push_back(&pipeline);
     }
@@ -272,7 +329,8 @@ void RedisPipeline::run(std::span<RedisPipeline> pipelines, std::uint64_t deadli
         pipeline->fail(
             cancel.is_raised()
                 ? Error::make(Code::kCancelled, "redis %.80s: the call was cancelled", node)
-                : Error::make(Code::kTimeout, "redis %.80s: no answer before the deadline", node));
+                : Error::make(Code::kTimeout, "redis %.80s: no %s before the deadline", node,
+                              pipeline->connection_.awaited()));
       }
       break;
     }
@@ -284,6 +342,7 @@ void RedisPipeline::run(std::span<RedisPipeline> pipelines, std::uint64_t deadli
     if (!pipeline.status_) continue;
     pipeline.connection_.is_reused_ = true;
     pipeline.connection_.greeting_.clear();
+    pipeline.connection_.greetings_ = 0;
   }
 }
 

@@ -21,6 +21,7 @@
 #include "storage/cancel_signal.h"
 #include "storage/object.h"
 #include "storage/redis/reply_scan.h"
+#include "storage/redis/tls.h"
 
 struct redisContext;
 struct redisReply;
@@ -47,19 +48,34 @@ struct RedisCommand {
 
 struct RedisLogin {
   std::string user;
-  std::string password;  // empty: none is sent
+  std::string password;       // empty: none is sent
+  std::string password_file;  // read for each new connection, in place of `password`; empty: none
+  std::uint32_t database = 0;
+  std::shared_ptr<const Tls> tls;  // null: none
 };
 
 class RedisConnection {
  public:
-  // Begins to connect. @param path  of a socket; empty: by TCP to a numeric address
-  static Result<std::unique_ptr<RedisConnection>> start(const std::string& path,
-                                                        const std::string& address,
-                                                        std::uint16_t port,
+  // Where to connect to.
+  struct Place {
+    std::string path = {};     // of a socket; empty: by TCP
+    std::string numeric = {};  // the host's address
+    std::uint16_t port = 0;
+    std::string host = {};  // that its certificate is of
+  };
+  // Begins to connect.
+  static Result<std::unique_ptr<RedisConnection>> start(const Place& place,
                                                         const RedisLogin& login);
   ~RedisConnection();
 
   int fd() const;
+  // As much as goes now; 0: nothing. @errors a lost connection (is_lost()), and those of TlsStream
+  Result<std::size_t> write(std::span<iovec> pieces);
+  Result<std::size_t> read(std::span<char> room);
+  // What to poll for.
+  short events(bool wants_to_write) const;
+  // What it waits for: "answer".
+  const char* awaited() const;
   // Had a complete pipeline before.
   bool is_reused() const { return is_reused_; }
 
@@ -67,8 +83,12 @@ class RedisConnection {
   friend class RedisPipeline;
   explicit RedisConnection(redisContext* context) : context_(context) {}
 
+  void greet(std::initializer_list<std::string_view> words);
+
   redisContext* const context_;
-  std::string greeting_;  // AUTH, to be sent first
+  std::unique_ptr<TlsStream> tls_;
+  std::string greeting_;    // AUTH and SELECT, to be sent first
+  unsigned greetings_ = 0;  // commands of it
   bool is_reused_ = false;
 };
 
@@ -100,6 +120,7 @@ class RedisPipeline {
   void take_reply(const redisReply& reply);
   ReplyBounds next_bounds() const;
   void fail(const Status& why);
+  void fail_at(const Error& why);
 
   RedisConnection& connection_;
   std::vector<RedisCommand*> commands_;
@@ -113,6 +134,12 @@ class RedisPipeline {
   bool skips_asking_ = false;        // the next reply is ASKING's
   ReplyScan scan_{ReplyBounds{}};    // of the next reply
 };
+
+// Whether the server or the network has reset or closed a connection.
+bool is_lost(const Status& status);
+
+// Whether a server that says so may answer otherwise a moment later: it loads its data, a script runs, slots move.
+bool is_passing(const redisReply& reply);
 
 // What an error reply means to the caller.
 Error error_of_reply(const std::string& node, const redisReply& reply);

@@ -1,7 +1,9 @@
 #include "storage/redis/node.h"
 
+#include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <fstream>
 
 #include "base/clock.h"
 #include "storage/redis/resolve.h"
@@ -38,8 +40,31 @@ Result<RedisAddress> RedisAddress::parse(std::string_view text) {
                      std::string(text).c_str());
 }
 
+Result<std::string> read_password(const std::string& path) {
+  constexpr std::size_t kMost = 4096;
+  std::ifstream file(path);
+  if (!file) return Error::from_errno(errno, "redis password file %.120s", path.c_str());
+  std::string line;
+  std::getline(file, line);
+  if (line.ends_with('\r')) line.pop_back();
+  if (!line.empty() && line.size() <= kMost) return line;
+  return Error::make(Code::kInvalidArgument,
+                     "redis password file %.120s: its first line has %zu bytes, expected 1 to %zu",
+                     path.c_str(), line.size(), kMost);
+}
+
+// A password that was changed since is in the file.
+Result<RedisLogin> RedisNode::login() const {
+  RedisLogin login = login_;
+  if (!login.password_file.empty()) {
+    CACHALOT_TRY_ASSIGN(login.password, read_password(login.password_file));
+  }
+  return login;
+}
+
 Result<std::unique_ptr<RedisConnection>> RedisNode::connect(std::uint64_t deadline_ns) {
-  if (!address_.path.empty()) return RedisConnection::start(address_.path, {}, 0, login_);
+  CACHALOT_TRY_ASSIGN(const RedisLogin login, this->login());
+  if (!address_.path.empty()) return RedisConnection::start({.path = address_.path}, login);
   std::string numeric;
   {
     const std::lock_guard lock(mutex_);
@@ -50,7 +75,7 @@ Result<std::unique_ptr<RedisConnection>> RedisNode::connect(std::uint64_t deadli
     const std::lock_guard lock(mutex_);
     numeric_ = numeric;
   }
-  return RedisConnection::start({}, numeric, address_.port, login_);
+  return RedisConnection::start({{}, numeric, address_.port, address_.host}, login);
 }
 
 Result<std::unique_ptr<RedisConnection>> RedisNode::take(std::uint64_t deadline_ns) {

@@ -27,6 +27,9 @@ struct RedisAddress {
   friend bool operator==(const RedisAddress&, const RedisAddress&) = default;
 };
 
+// The first line of a file. @errors kInvalidArgument: it is empty, or longer than 4,096 bytes; those of the file
+Result<std::string> read_password(const std::string& path);
+
 class RedisNode {
  public:
   RedisNode(RedisAddress address, RedisLogin login, std::uint32_t most_connections)
@@ -47,6 +50,7 @@ class RedisNode {
 
  private:
   Result<std::unique_ptr<RedisConnection>> connect(std::uint64_t deadline_ns);
+  Result<RedisLogin> login() const;
   void leave();
 
   const RedisAddress address_;

@@ -3,8 +3,10 @@
 #include <hiredis/hiredis.h>
 
 #include <algorithm>
+#include <charconv>
 #include <unordered_set>
 
+#include "base/log.h"
 #include "storage/open_kinds.h"
 #include "storage/value.h"
 
@@ -63,10 +65,30 @@ std::string escape_glob(std::string_view text) {
   return escaped;
 }
 
+// The number of a line "NAME:123" of INFO; 0: none.
+std::uint64_t number_of(std::string_view info, const std::string& name) {
+  const std::size_t at = info.find("\n" + name + ":");
+  std::uint64_t number = 0;
+  if (at == std::string_view::npos) return number;
+  const std::string_view text = info.substr(at + name.size() + 2);
+  (void)std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+// What the server's objects have, without what it has when it is empty.
+Space space_of(std::string_view info) {
+  if (info.find("\nmaxmemory_policy:allkeys-") == std::string_view::npos) return {};
+  const std::uint64_t empty =
+      number_of(info, "used_memory_startup") + number_of(info, "mem_not_counted_for_evict");
+  const auto without_empty = [&](std::uint64_t bytes) { return bytes - std::min(bytes, empty); };
+  return {without_empty(number_of(info, "maxmemory")),
+          without_empty(number_of(info, "used_memory"))};
+}
+
 }  // namespace
 
 RedisBackend::RedisBackend(const RedisOptions& options, const std::string& prefix)
-    : traits_{.name = "redis", .align_bytes = 1, .is_shared = true},
+    : traits_{.name = "redis", .align_bytes = 1, .is_shared = true, .evicts = true},
       prefix_((prefix.empty() ? kDefaultPrefix : prefix) + ":"),
       client_(options) {}
 
@@ -183,18 +205,94 @@ Status RedisBackend::get(std::span<Get> gets, std::uint64_t deadline_ns) {
   return finish(gets, commands, of, client_.run(commands, deadline_ns));
 }
 
+// --- Access ----------------------------------------------------------------------------------------
+
+RedisCommand RedisBackend::scan_command(std::string_view cursor, std::string_view count) const {
+  RedisCommand scan =
+      RedisCommand::make({"SCAN", cursor, "MATCH", escape_glob(prefix_) + "*", "COUNT", count});
+  scan.most = kScanBounds;
+  return scan;
+}
+
+Status RedisBackend::check_access(std::uint64_t deadline_ns) {
+  // Several keys: a server of a cluster refuses only those of other servers.
+  std::vector<RedisCommand> commands;
+  Status answer;
+  const auto take = [&](const redisReply& reply) {
+    if (reply.type == REDIS_REPLY_ERROR) answer = refusal_of(reply);
+  };
+  for (std::uint64_t i = 0; i < 32; ++i) {
+    const ObjectKey key{{}, {i, 0}};
+    commands.push_back(i % 2 == 0 ? command("EXISTS", key) : range_command(key, 1));
+    commands.back().take = take;
+  }
+  CACHALOT_TRY(client_.run(commands, deadline_ns));
+  CACHALOT_TRY(answer);
+  CACHALOT_TRY_ASSIGN(const std::vector<RedisNode*> nodes, client_.masters(deadline_ns));
+  for (RedisNode* const node : nodes) {
+    // After a restart only a scan finds what is stored.
+    RedisCommand scan = scan_command("0", "1");
+    scan.take = take;
+    CACHALOT_TRY(client_.run_on(*node, scan, deadline_ns));
+    CACHALOT_TRY(answer);
+    CACHALOT_TRY(ask_role(*node, deadline_ns));
+  }
+  return {};
+}
+
+// ["slave", …]: its user need not be allowed to ask.
+Status RedisBackend::ask_role(RedisNode& node, std::uint64_t deadline_ns) {
+  constexpr std::uint64_t kMostReplicas = 10'000;
+  RedisCommand role = RedisCommand::make({"ROLE"});
+  role.most.elements = kMostReplicas;
+  role.take = [&](const redisReply& reply) {
+    const bool is_named = reply.type == REDIS_REPLY_ARRAY && reply.elements != 0 &&
+                          reply.element[0]->type == REDIS_REPLY_STRING;
+    if (!is_named || std::string_view(reply.element[0]->str) != "slave") return;
+    base::log(base::LogLevel::kWarn, "storage",
+              "redis %.80s: is a replica: what it has is read, and new objects are stored only if "
+              "it is writable",
+              node.text().c_str());
+  };
+  return client_.run_on(node, role, deadline_ns);
+}
+
+// --- Space -----------------------------------------------------------------------------------------
+
+Result<Space> RedisBackend::space(std::uint64_t deadline_ns) {
+  CACHALOT_TRY_ASSIGN(const std::vector<RedisNode*> nodes, client_.masters(deadline_ns));
+  Space all;
+  double fullest = 0;
+  for (RedisNode* const node : nodes) {
+    RedisCommand info = RedisCommand::make({"INFO", "memory"});
+    Status answer;
+    Space one;
+    info.take = [&](const redisReply& reply) {
+      if (reply.type == REDIS_REPLY_STRING) {
+        one = space_of({reply.str, reply.len});
+      } else {
+        answer = refusal_of(reply);
+      }
+    };
+    CACHALOT_TRY(client_.run_on(*node, info, deadline_ns));
+    CACHALOT_TRY(answer);
+    if (one.limit == 0) return Space{};
+    all.limit += one.limit;
+    fullest = std::max(fullest, static_cast<double>(one.used) / static_cast<double>(one.limit));
+  }
+  all.used = static_cast<std::uint64_t>(fullest * static_cast<double>(all.limit));
+  return all;
+}
+
 // --- List ------------------------------------------------------------------------------------------
 
 Status RedisBackend::list(const Lister& each, std::uint64_t deadline_ns) {
   CACHALOT_TRY_ASSIGN(const std::vector<RedisNode*> nodes, client_.masters(deadline_ns));
-  const std::string pattern = escape_glob(prefix_) + "*";
   std::unordered_set<ObjectKey> seen;  // SCAN may name a key twice
   for (RedisNode* const node : nodes) {
     std::string cursor = "0";
     do {
-      RedisCommand scan =
-          RedisCommand::make({"SCAN", cursor, "MATCH", pattern, "COUNT", kScanCount});
-      scan.most = kScanBounds;
+      RedisCommand scan = scan_command(cursor, kScanCount);
       std::vector<ObjectKey> keys;
       Status answer;
       scan.take = [&](const redisReply& reply) {

@@ -1,7 +1,6 @@
 #include "storage/redis/redis_backend.h"
 
 #include <gtest/gtest.h>
-#include <hiredis/hiredis.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -11,62 +10,10 @@
 #include "testing/storage/conformance.h"
 #include "testing/storage/faults.h"
 #include "testing/storage/proxy.h"
-#include "testing/storage/redis_servers.h"
+#include "testing/storage/redis_fixture.h"
 
 namespace cachalot::storage {
 namespace {
-
-// Servers of this process, in a folder that goes with it.
-class Servers {
- public:
-  Servers() {
-    char name[] = "/var/tmp/cachalot_redis.XXXXXX";
-    folder_ = mkdtemp(name);
-  }
-  ~Servers() {
-    servers_.clear();
-    std::filesystem::remove_all(folder_);
-  }
-  TestServer& start(std::vector<std::string> more = {}) {
-    const std::string folder = folder_ + "/" + std::to_string(servers_.size());
-    std::filesystem::create_directory(folder);
-    Result<TestServer> server = start_redis(folder, std::move(more));
-    if (!server) {
-      ADD_FAILURE() << server.error().message;
-      std::abort();
-    }
-    servers_.push_back(std::make_unique<TestServer>(*std::move(server)));
-    return *servers_.back();
-  }
-  std::string socket(std::size_t i) const {
-    return folder_ + "/" + std::to_string(i) + "/redis.sock";
-  }
-  std::size_t count() const { return servers_.size(); }
-  TestServer& at(std::size_t i) { return *servers_[i]; }
-
- private:
-  std::string folder_;
-  std::vector<std::unique_ptr<TestServer>> servers_;
-};
-
-// One command by hiredis alone. @return the reply as text
-std::string ask(const TestServer& server, std::initializer_list<std::string> words) {
-  redisContext* const context = redisConnect("127.0.0.1", server.port());
-  std::vector<const char*> texts;
-  std::vector<std::size_t> sizes;
-  for (const std::string& word : words) {
-    texts.push_back(word.data());
-    sizes.push_back(word.size());
-  }
-  auto* const reply = static_cast<redisReply*>(
-      redisCommandArgv(context, static_cast<int>(texts.size()), texts.data(), sizes.data()));
-  std::string text = reply == nullptr ? "no reply" : "";
-  if (reply != nullptr && reply->str != nullptr) text.assign(reply->str, reply->len);
-  if (reply != nullptr && reply->type == REDIS_REPLY_INTEGER) text = std::to_string(reply->integer);
-  if (reply != nullptr) freeReplyObject(reply);
-  redisFree(context);
-  return text;
-}
 
 void form_cluster(Servers& servers) {
   std::string buses[3];
@@ -106,9 +53,6 @@ Servers& cluster() {
   if (servers.count() == 0) form_cluster(servers);
   return servers;
 }
-std::string address(const TestServer& server) {
-  return "redis://127.0.0.1:" + std::to_string(server.port());
-}
 
 // Storages of the tests are apart by their folders' names.
 BackendUnderTest conformant(const char* name, std::function<std::string(std::string)> text) {
@@ -118,27 +62,31 @@ BackendUnderTest conformant(const char* name, std::function<std::string(std::str
   return {name, open, false, 2u << 20};
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Redis, BackendConformance,
-    ::testing::Values(conformant("redis",
-                                 [](const std::string& folder) {
-                                   return address(plain().at(0)) + "/" + folder;
-                                 }),
-                      conformant("redis_one_connection",
-                                 [](const std::string& folder) {
-                                   return address(plain().at(0)) + "/" + folder + "?connections=1";
-                                 }),
-                      conformant("redis_by_socket",
-                                 [](const std::string& folder) {
-                                   TestServer& server = plain().at(0);
-                                   EXPECT_EQ(ask(server, {"PING"}), "PONG");
-                                   return "redis+unix:" + plain().socket(0) + "?prefix=" + folder;
-                                 }),
-                      conformant("redis_cluster",
-                                 [](const std::string& folder) {
-                                   return address(cluster().at(1)) + "/" + folder + "?cluster=1";
-                                 })),
-    name_of_backend);
+INSTANTIATE_TEST_SUITE_P(Redis, BackendConformance,
+                         ::testing::Values(conformant("redis",
+                                                      [](const std::string& folder) {
+                                                        return address(plain().at(0)) +
+                                                               "?prefix=" + folder;
+                                                      }),
+                                           conformant("redis_one_connection",
+                                                      [](const std::string& folder) {
+                                                        return address(plain().at(0)) +
+                                                               "?prefix=" + folder +
+                                                               "&connections=1";
+                                                      }),
+                                           conformant("redis_by_socket",
+                                                      [](const std::string& folder) {
+                                                        TestServer& server = plain().at(0);
+                                                        EXPECT_EQ(ask(server, {"PING"}), "PONG");
+                                                        return "redis+unix:" + plain().socket(0) +
+                                                               "?prefix=" + folder;
+                                                      }),
+                                           conformant("redis_cluster",
+                                                      [](const std::string& folder) {
+                                                        return address(cluster().at(1)) +
+                                                               "?prefix=" + folder + "&cluster=1";
+                                                      })),
+                         name_of_backend);
 
 // One server behind a proxy.
 class RedisRig final : public FaultRig {
@@ -147,7 +95,7 @@ class RedisRig final : public FaultRig {
   static std::unique_ptr<FaultRig> make(const std::string&) { return std::make_unique<RedisRig>(); }
 
   Result<std::unique_ptr<Backend>> open() override {
-    return open_backend("redis://127.0.0.1:" + std::to_string(proxy_.port()) + "/kv", {});
+    return open_backend("redis://127.0.0.1:" + std::to_string(proxy_.port()) + "?prefix=kv", {});
   }
   void begin(Fault fault) override {
     if (fault == Fault::kKilled) server_.kill();
@@ -220,14 +168,16 @@ TEST(RedisSlotTest, IsTheOneOfTheSpecification) {
 }
 
 TEST(RedisTest, ItsTextIsChecked) {
-  for (const char* const text : {"redis:127.0.0.1", "redis://", "redis://:6379", "redis://a:0",
-                                 "redis://a:70000", "redis://a:6379x", "redis://user@a",
-                                 "redis://a?cluster=2", "redis://a?connections=0", "redis+unix:"}) {
+  for (const char* const text :
+       {"redis:127.0.0.1", "redis://", "redis://:6379", "redis://a:0", "redis://a:70000",
+        "redis://a:6379x", "redis://user@a", "redis://a/kv", "redis://a/-1",
+        "redis://a/1?cluster=1", "redis://a?cluster=2", "redis://a?connections=0", "redis+unix:"}) {
     const Result<std::unique_ptr<Backend>> backend = open_backend(text, {});
     ASSERT_FALSE(backend) << text;
     EXPECT_EQ(backend.error().code, Code::kInvalidArgument) << text;
   }
-  for (const char* const text : {"redis://localhost", "redis://[::1]:7000/a/b", "redis://u:p@h/x"})
+  for (const char* const text :
+       {"redis://localhost", "redis://[::1]:7000?prefix=a/b", "redis://u:p@h/7", "valkey://h/"})
     EXPECT_TRUE(open_backend(text, {})) << text;
 }
 
@@ -278,10 +228,10 @@ TEST(RedisTest, AFullServerSaysSoAndIsReadAllTheSame) {
 TEST(RedisTest, KeysOfOthersAreNeitherListedNorRead) {
   Servers servers;
   TestServer& server = servers.start();
-  const std::unique_ptr<Backend> backend = opened(address(server) + "/a*b");
+  const std::unique_ptr<Backend> backend = opened(address(server) + "?prefix=a*b");
   Chain chain(1, 2, 4096);
   ASSERT_EQ(put_all(*backend, chain), 2u);
-  ASSERT_EQ(put_all(*opened(address(server) + "/axb"), Chain(2, 2, 4096)), 2u);
+  ASSERT_EQ(put_all(*opened(address(server) + "?prefix=axb"), Chain(2, 2, 4096)), 2u);
   EXPECT_EQ(ask(server, {"SET", "a*b:other", "text"}), "OK");
   EXPECT_EQ(ask(server, {"SET", "a*b:" + to_text(Chain(3, 1, 64).key(0)), "text"}), "OK");
   EXPECT_EQ(ask(server, {"LPUSH", "a*b:" + to_text(Chain(4, 1, 64).key(0)), "text"}), "1");
@@ -343,7 +293,8 @@ TEST(RedisTest, AConnectionThatIsResetAtAnyByteLosesNothingThatWasAcknowledged) 
 // Slots move while the client has an old map: first with MOVED, then in the middle of a migration with ASK.
 TEST(RedisClusterTest, MovedAndAskAreFollowed) {
   Servers& servers = cluster();
-  const std::unique_ptr<Backend> backend = opened(address(servers.at(0)) + "/{moving}?cluster=1");
+  const std::unique_ptr<Backend> backend =
+      opened(address(servers.at(0)) + "?prefix={moving}&cluster=1");
   const std::uint16_t slot = redis_slot("{moving}:");
   Chain chain(1, 6, 4096, 1);
   ASSERT_EQ(put_all(*backend, chain), 6u);  // the client has the map now
@@ -375,7 +326,7 @@ TEST(RedisClusterTest, MovedAndAskAreFollowed) {
 TEST(RedisClusterTest, ANodeThatIsDownHarmsItsOwnObjectsOnly) {
   Servers servers;
   form_cluster(servers);
-  const std::unique_ptr<Backend> backend = opened(address(servers.at(0)) + "/kv?cluster=1");
+  const std::unique_ptr<Backend> backend = opened(address(servers.at(0)) + "?prefix=kv&cluster=1");
   Chain chain(1, 60, 4096);
   ASSERT_EQ(put_all(*backend, chain), 60u);
   for (const bool is_killed : {false, true}) {

@@ -3,9 +3,11 @@
 #include <curl/curl.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/log.h"
 
 namespace cachalot::storage {
 namespace {
@@ -24,11 +26,98 @@ std::uint64_t left_ms(std::uint64_t deadline_ns) {
   return deadline_ns > now_ns ? (deadline_ns - now_ns + 999'999) / 1'000'000 : 0;
 }
 
-// The text of <Code> in an S3 error.
-std::string error_code_of(const std::string& answer) {
-  const std::size_t start = answer.find("<Code>"), end = answer.find("</Code>");
+// The text of <Code>, or of another element, in an S3 error.
+std::string element_of(const std::string& answer, const std::string& name) {
+  const std::size_t start = answer.find("<" + name + ">"), end = answer.find("</" + name + ">");
   if (start == std::string::npos || end == std::string::npos || end < start) return "";
-  return answer.substr(start + 6, end - start - 6);
+  const std::size_t text = start + name.size() + 2;
+  return answer.substr(text, end - text);
+}
+
+const char* name_of(S3Request::Verb verb) {
+  constexpr const char* kNames[] = {"GET", "HEAD", "PUT", "DELETE"};
+  return kNames[static_cast<int>(verb)];
+}
+
+// What an S3 error means for the operator.
+struct Meaning {
+  const char* name;
+  Code code;
+  const char* text;
+};
+constexpr Meaning kMeanings[] = {
+    {"ExpiredToken", Code::kPermission, "the session token has ended"},
+    {"InvalidToken", Code::kPermission, "the session token does not belong to the access key"},
+    {"InvalidAccessKeyId", Code::kPermission, "the service does not know the access key"},
+    {"SignatureDoesNotMatch", Code::kPermission,
+     "the secret key does not belong to the access key"},
+    {"RequestTimeTooSkewed", Code::kPermission,
+     "the clocks of this machine and of the service differ too much"},
+    {"AccessDenied", Code::kPermission, "the keys do not allow this"},
+    {"AllAccessDisabled", Code::kPermission, "the service has closed the bucket"},
+    {"NoSuchBucket", Code::kIo, "there is no such bucket"},
+    {"PermanentRedirect", Code::kUnsupported, "the bucket is in another region"},
+    {"TemporaryRedirect", Code::kUnsupported, "the bucket is in another region"},
+    {"AuthorizationHeaderMalformed", Code::kPermission,
+     "the access key or the region is not what the service expects"},
+    {"IllegalLocationConstraintException", Code::kUnsupported, "the bucket is in another region"},
+};
+
+const Meaning* meaning_of(const std::string& error) {
+  const Meaning* const at = std::find_if(std::begin(kMeanings), std::end(kMeanings),
+                                         [&](const Meaning& one) { return one.name == error; });
+  return at == std::end(kMeanings) ? nullptr : at;
+}
+
+// Only a name that is safe in a host's name.
+bool is_region(std::string_view text) {
+  return !text.empty() && text.size() <= 40 &&
+         text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string_view::npos;
+}
+
+// "https://bucket.s3.eu-west-7.amazonaws.com/…" and "https://bucket.s3-eu-west-7.amazonaws.com/…"
+std::string region_of_location(std::string_view url) {
+  const std::size_t end = url.find(".amazonaws.com");
+  const std::size_t start = std::min(url.find(".s3"), url.find("/s3"));
+  if (end == std::string_view::npos || start == std::string_view::npos || end < start + 5)
+    return "";
+  return std::string(url.substr(start + 4, end - start - 4));
+}
+
+// The value of a header line with this name (in lower case), or "".
+std::string header_value(std::string_view line, std::string_view name) {
+  if (line.size() <= name.size() || line[name.size()] != ':') return "";
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    if (std::tolower(static_cast<unsigned char>(line[i])) != name[i]) return "";
+  }
+  line.remove_prefix(name.size() + 1);
+  const std::size_t first = line.find_first_not_of(" \t");
+  const std::size_t last = line.find_last_not_of(" \t\r\n");
+  return first == std::string_view::npos ? "" : std::string(line.substr(first, last - first + 1));
+}
+
+// What the same request may be answered otherwise a moment later.
+bool is_passing(const S3Request& request) {
+  switch (request.code) {
+    case 408:
+    case 429:
+    case 500:
+    case 502:
+    case 503:
+    case 504:
+      return true;
+    // Of a put with a condition: another one of the same object is in flight.
+    case 409:
+      return request.verb == S3Request::Verb::kPut;
+    case 400:
+      return element_of(request.answer, "Code") == "RequestTimeout";
+    default:
+      return false;
+  }
+}
+bool is_reset(int result) {
+  return result == CURLE_SEND_ERROR || result == CURLE_RECV_ERROR || result == CURLE_GOT_NOTHING ||
+         result == CURLE_PARTIAL_FILE;
 }
 
 }  // namespace
@@ -41,7 +130,12 @@ struct S3Client::FreeMulti {
 
 // A request on its way, with what libcurl holds of it.
 struct S3Client::Transfer {
-  explicit Transfer(S3Request& of) : request(of), easy(curl_easy_init()) {}
+  Transfer(const Try& of, std::string its_region, S3Keys its_keys)
+      : request(*of.request),
+        tries(of.count + 1),
+        region(std::move(its_region)),
+        keys(std::move(its_keys)),
+        easy(curl_easy_init()) {}
   ~Transfer() {
     curl_easy_cleanup(easy);
     curl_slist_free_all(headers);
@@ -74,6 +168,7 @@ struct S3Client::Transfer {
     long code = 0;
     (void)curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &code);
     if (request.take && code >= 200 && code < 300) {
+      has_taken = true;
       is_enough = !request.take(std::as_bytes(std::span(from, bytes)));
       return !is_enough;
     }
@@ -86,29 +181,53 @@ struct S3Client::Transfer {
   bool write_header(std::string_view line) {
     constexpr std::size_t kAnswerCost = 2048;
     header_bytes += line.size() + (line.starts_with("HTTP/") ? kAnswerCost : 0);
+    for (std::string named : {header_value(line, "x-amz-bucket-region"),
+                              region_of_location(header_value(line, "location"))}) {
+      if (is_region(named)) request.region = std::move(named);
+    }
     return header_bytes <= kMostHeaderBytes;
   }
   void add_header(const std::string& line) { headers = curl_slist_append(headers, line.c_str()); }
 
   S3Request& request;
+  const unsigned tries;      // with this one
+  const std::string region;  // that it is signed for
+  const S3Keys keys;
   CURL* easy;
   curl_slist* headers = nullptr;
   std::size_t sent = 0, answer_bytes = 0, header_bytes = 0;
+  bool has_taken = false;  // bytes of an answer
   bool is_enough = false;  // the request has what it wanted
   char error[CURL_ERROR_SIZE] = {};
 };
 
-std::unique_ptr<S3Client::Transfer> S3Client::start(S3Request& request,
+std::string S3Client::url_of(const S3Request& request, const std::string& region) const {
+  std::string endpoint = options_.endpoint;
+  if (endpoint.empty())
+    endpoint = "https://s3." + region + ".amazonaws.com" + (region.starts_with("cn-") ? ".cn" : "");
+  const bool is_host = options_.style == S3Options::Style::kHost;
+  if (is_host) endpoint.insert(endpoint.find("://") + 3, options_.bucket + ".");
+  std::string url = endpoint + "/" + (is_host ? "" : options_.bucket + "/");
+  url += encode_percent(request.name, true);
+  return request.query.empty() ? url : url + "?" + request.query;
+}
+
+std::unique_ptr<S3Client::Transfer> S3Client::start(const Try& one,
                                                     std::uint64_t deadline_ns) const {
-  auto transfer = std::make_unique<Transfer>(request);
+  S3Request& request = *one.request;
+  S3Keys keys;
+  {
+    const std::lock_guard lock(mutex_);
+    keys = keys_;
+  }
+  auto transfer = std::make_unique<Transfer>(one, region(), std::move(keys));
   CURL* const easy = transfer->easy;
-  std::string url = base_ + encode_percent(request.name, true);
-  if (!request.query.empty()) url += "?" + request.query;
+  const std::string url = url_of(request, transfer->region);
   for (const std::string& line : request.headers) transfer->add_header(line);
   // Bodies are not hashed twice: Store's seal, or AES-GCM, tells of a changed one.
   transfer->add_header("x-amz-content-sha256: UNSIGNED-PAYLOAD");
-  if (!options_.session_token.empty())
-    transfer->add_header("x-amz-security-token: " + options_.session_token);
+  if (!transfer->keys.token.empty())
+    transfer->add_header("x-amz-security-token: " + transfer->keys.token);
   const auto set = [&](CURLoption option, auto value) {
     (void)curl_easy_setopt(easy, option, value);
   };
@@ -124,9 +243,10 @@ std::unique_ptr<S3Client::Transfer> S3Client::start(S3Request& request,
   // Large puts ask first, so that an object that is there already is not sent. (A header "Expect:" that turns it off
   // would be signed and not sent.)
   set(CURLOPT_EXPECT_100_TIMEOUT_MS, kContinueMs);
-  set(CURLOPT_AWS_SIGV4, ("aws:amz:" + options_.region + ":s3").c_str());
-  set(CURLOPT_USERNAME, options_.access_key.c_str());
-  set(CURLOPT_PASSWORD, options_.secret_key.c_str());
+  set(CURLOPT_AWS_SIGV4, ("aws:amz:" + transfer->region + ":s3").c_str());
+  set(CURLOPT_USERNAME, transfer->keys.access.c_str());
+  set(CURLOPT_PASSWORD, transfer->keys.secret.c_str());
+  if (!options_.ca.empty()) set(CURLOPT_CAINFO, options_.ca.c_str());
   set(CURLOPT_HTTPHEADER, transfer->headers);
   set(CURLOPT_ERRORBUFFER, transfer->error);
   set(CURLOPT_PRIVATE, transfer.get());
@@ -166,18 +286,73 @@ std::unique_ptr<S3Client::Transfer> S3Client::start(S3Request& request,
   request.status = {};
   request.code = 0;
   request.answer.clear();
+  request.region.clear();
   return transfer;
 }
 
 // --- Many requests ---------------------------------------------------------------------------------
 
-S3Client::S3Client(S3Options options) : options_(std::move(options)) {
+S3Client::S3Client(S3Options options) : options_(std::move(options)), region_(options_.region) {
   init_curl();
-  base_ = options_.endpoint.empty()
-              ? "https://" + options_.bucket + ".s3." + options_.region + ".amazonaws.com/"
-              : options_.endpoint + "/" + options_.bucket + "/";
+  if (options_.keys == nullptr) {
+    options_.keys = fixed_keys({options_.access_key, options_.secret_key, options_.session_token});
+  }
 }
 S3Client::~S3Client() = default;
+
+std::string S3Client::region() const {
+  const std::lock_guard lock(mutex_);
+  return region_;
+}
+
+// Whether the service named another region than the request was signed for. It is used from now on.
+bool S3Client::follow_region(const Transfer& transfer) {
+  const S3Request& request = transfer.request;
+  const bool is_elsewhere = request.code == 301 || request.code == 307 || request.code == 400;
+  if (!is_elsewhere || request.region.empty() || request.region == transfer.region) return false;
+  const std::lock_guard lock(mutex_);
+  if (region_ == request.region) return true;  // another request has learned it
+  region_ = request.region;
+  if (region_line_.is_due()) {
+    base::log(base::LogLevel::kWarn, "storage", "s3 %.60s: is in the region %s, not %s; %s is used",
+              options_.bucket.c_str(), region_.c_str(), transfer.region.c_str(), region_.c_str());
+  }
+  return true;
+}
+
+Status S3Client::take_keys(std::uint64_t deadline_ns) {
+  CACHALOT_TRY_ASSIGN(S3Keys keys, options_.keys->take(deadline_ns));
+  const std::lock_guard lock(mutex_);
+  keys_ = std::move(keys);
+  return {};
+}
+
+// Whether the service refused the keys, and there are others.
+bool S3Client::has_other_keys(const Transfer& transfer, std::uint64_t deadline_ns) {
+  if (transfer.request.code != 400 && transfer.request.code != 403) return false;
+  const std::string why = element_of(transfer.request.answer, "Code");
+  constexpr std::string_view kEnded[] = {"ExpiredToken", "InvalidToken", "InvalidAccessKeyId",
+                                         "SignatureDoesNotMatch", "TokenRefreshRequired"};
+  if (std::find(std::begin(kEnded), std::end(kEnded), why) == std::end(kEnded)) return false;
+  options_.keys->refuse(transfer.keys);
+  if (!take_keys(deadline_ns)) return false;
+  const std::lock_guard lock(mutex_);
+  return !keys_.is_same(transfer.keys);
+}
+
+// When it is to be tried again, if at all.
+std::optional<std::uint64_t> S3Client::next_try(const Transfer& transfer, int result,
+                                                std::uint64_t deadline_ns) {
+  const S3Request& request = transfer.request;
+  const bool is_lost = transfer.has_taken && !request.restart;
+  if (transfer.tries >= Backoff::kMostTries || transfer.is_enough || is_lost) return {};
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  if (result == CURLE_OK && (follow_region(transfer) || has_other_keys(transfer, deadline_ns)))
+    return now_ns;
+  if (!is_reset(result) && !(result == CURLE_OK && is_passing(request))) return {};
+  const std::lock_guard lock(mutex_);
+  return now_ns + backoff_.next_ns(transfer.tries);
+}
 
 S3Client::Multi S3Client::take_multi() {
   {
@@ -194,8 +369,9 @@ S3Client::Multi S3Client::take_multi() {
   return multi;
 }
 
-// Takes what has ended out of `running`.
-void S3Client::finish_some(void* multi, std::vector<std::unique_ptr<Transfer>>& running) const {
+// Takes what has ended out of `running`, and queues what is to be tried again.
+void S3Client::finish_some(void* multi, std::vector<std::unique_ptr<Transfer>>& running,
+                           Queue& queue, std::uint64_t deadline_ns) {
   int more = 0;
   while (const CURLMsg* const message = curl_multi_info_read(multi, &more)) {
     if (message->msg != CURLMSG_DONE) continue;
@@ -210,10 +386,20 @@ void S3Client::finish_some(void* multi, std::vector<std::unique_ptr<Transfer>>& 
                       options_.bucket.c_str(), kMostAnswerBytes,
                       transfer->header_bytes > kMostHeaderBytes ? "headers" : "an answer");
     } else if (result != CURLE_OK && !transfer->is_enough) {
+      Code code = result == CURLE_OPERATION_TIMEDOUT ? Code::kTimeout : Code::kIo;
+      if (result == CURLE_PEER_FAILED_VERIFICATION) code = Code::kPermission;
       request.status =
-          Error::make(result == CURLE_OPERATION_TIMEDOUT ? Code::kTimeout : Code::kIo,
-                      "s3 %.60s: %.140s", options_.bucket.c_str(),
+          Error::make(code, "s3 %.60s: %.140s", options_.bucket.c_str(),
                       transfer->error[0] != '\0' ? transfer->error : curl_easy_strerror(result));
+    }
+    if (request.region.empty()) {
+      if (std::string named = element_of(request.answer, "Region"); is_region(named))
+        request.region = std::move(named);
+    }
+    const std::optional<std::uint64_t> again_ns = next_try(*transfer, result, deadline_ns);
+    if (again_ns && *again_ns < deadline_ns) {
+      if (transfer->has_taken) request.restart();
+      queue.emplace(*again_ns, Try{&request, transfer->tries});
     }
     (void)curl_multi_remove_handle(multi, transfer->easy);
     std::erase_if(running, [&](const auto& one) { return one.get() == transfer; });
@@ -222,27 +408,38 @@ void S3Client::finish_some(void* multi, std::vector<std::unique_ptr<Transfer>>& 
 
 void S3Client::run(std::span<S3Request> requests, std::uint64_t deadline_ns) {
   if (requests.empty()) return;
+  if (const Status keys = take_keys(deadline_ns); !keys) {
+    for (S3Request& request : requests) request.status = keys;
+    return;
+  }
   Multi multi = take_multi();
   std::vector<std::unique_ptr<Transfer>> running;
-  std::size_t next = 0;
+  Queue queue;
+  for (S3Request& request : requests) queue.emplace(0, Try{&request, 0});
+  const std::size_t most = options_.most_connections;
+  const auto may_start = [&] {
+    return running.size() < most && !queue.empty() &&
+           queue.begin()->first <= base::SteadyClock::read();
+  };
   while (true) {
-    while (next < requests.size() && running.size() < options_.most_connections) {
-      running.push_back(start(requests[next++], deadline_ns));
+    while (may_start()) {
+      running.push_back(start(queue.extract(queue.begin()).mapped(), deadline_ns));
       (void)curl_multi_add_handle(multi.get(), running.back()->easy);
     }
     int count = 0;
     (void)curl_multi_perform(multi.get(), &count);
-    finish_some(multi.get(), running);
-    if (running.empty() && next == requests.size()) break;
-    const std::uint64_t left = left_ms(deadline_ns);
-    if (left == 0 || cancel_->is_raised()) break;
-    if (running.size() == options_.most_connections || next == requests.size()) {
-      curl_waitfd cancel{cancel_->fd(), CURL_WAIT_POLLIN, 0};
-      (void)curl_multi_poll(multi.get(), &cancel, cancel.fd >= 0 ? 1 : 0,
-                            static_cast<int>(std::min(left, kLongestPollMs)), nullptr);
-    }
+    finish_some(multi.get(), running, queue, deadline_ns);
+    if (running.empty() && queue.empty()) break;
+    std::uint64_t wait_ms = std::min(left_ms(deadline_ns), kLongestPollMs);
+    if (wait_ms == 0 || cancel_->is_raised()) break;
+    if (running.size() < most && !queue.empty())
+      wait_ms = std::min(wait_ms, left_ms(queue.begin()->first));
+    if (wait_ms == 0) continue;
+    curl_waitfd cancel{cancel_->fd(), CURL_WAIT_POLLIN, 0};
+    (void)curl_multi_poll(multi.get(), &cancel, cancel.fd >= 0 ? 1 : 0, static_cast<int>(wait_ms),
+                          nullptr);
   }
-  const bool is_late = !running.empty() || next != requests.size();
+  const bool is_late = !running.empty() || !queue.empty();
   const char* const bucket = options_.bucket.c_str();
   const Error late =
       cancel_->is_raised()
@@ -252,7 +449,7 @@ void S3Client::run(std::span<S3Request> requests, std::uint64_t deadline_ns) {
     (void)curl_multi_remove_handle(multi.get(), transfer->easy);
     transfer->request.status = late;
   }
-  for (S3Request& request : requests.subspan(next)) request.status = late;
+  for (const auto& [start_ns, one] : queue) one.request->status = late;
   if (is_late) return;
   const std::lock_guard lock(mutex_);
   idle_.push_back(std::move(multi));
@@ -261,15 +458,24 @@ void S3Client::run(std::span<S3Request> requests, std::uint64_t deadline_ns) {
 Status S3Client::outcome(const S3Request& request) const {
   CACHALOT_TRY(request.status);
   if (request.is_success()) return {};
-  const std::string why = error_code_of(request.answer);
+  const std::string why = element_of(request.answer, "Code");
+  const Meaning* const meaning = meaning_of(why);
   Code code = Code::kIo;
-  if (request.code == 404 && why != "NoSuchBucket") code = Code::kNotFound;
-  const bool is_token_refused = why == "ExpiredToken" || why == "InvalidToken";  // with 400
-  if (request.code == 401 || request.code == 403 || is_token_refused) code = Code::kPermission;
+  if (request.code == 404) code = Code::kNotFound;
+  if (request.code == 301 || request.code == 307) code = Code::kUnsupported;
+  if (request.code == 401 || request.code == 403) code = Code::kPermission;
   if (request.code == 429 || request.code == 503) code = Code::kBusy;
   if (request.code == 507) code = Code::kNoSpace;
-  return Error::make(code, "s3 %.60s: HTTP %ld%s%.80s", options_.bucket.c_str(), request.code,
-                     why.empty() ? "" : ", ", why.c_str());
+  if (meaning != nullptr) code = meaning->code;
+  std::string text = why.substr(0, 80);
+  if (meaning != nullptr) text += std::string(": ") + meaning->text;
+  if (code == Code::kUnsupported) {
+    text += request.region.empty() ? ", which the service does not name"
+                                   : ", " + request.region + ", and the endpoint does not serve it";
+    text += "; expected its ?region= and endpoint";
+  }
+  return Error::make(code, "s3 %.60s: %s: HTTP %ld%s%s", options_.bucket.c_str(),
+                     name_of(request.verb), request.code, text.empty() ? "" : ", ", text.c_str());
 }
 
 }  // namespace cachalot::storage

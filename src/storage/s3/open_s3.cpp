@@ -1,9 +1,15 @@
+#include <unistd.h>
+
+#include <cerrno>
+
 #include "base/clock.h"
 #include "storage/open_kinds.h"
 #include "storage/s3/s3_backend.h"
 
 namespace cachalot::storage {
 namespace {
+
+constexpr std::uint64_t kPatienceNs = 3'000'000'000;
 
 Status check_bucket(const StorageUri& uri, const std::string& bucket) {
   const bool is_bucket =
@@ -25,15 +31,73 @@ Status check_endpoint(const StorageUri& uri, const std::string& endpoint) {
                      uri.shown.c_str(), endpoint.c_str());
 }
 
+// A bucket with a dot has no certificate of Amazon's for its name, so it stands in the path.
+Status read_style(const StorageUri& uri, S3Options& options) {
+  const bool has_dot = options.bucket.find('.') != std::string::npos;
+  options.style =
+      options.endpoint.empty() && !has_dot ? S3Options::Style::kHost : S3Options::Style::kPath;
+  const std::string* const given = uri.find("style");
+  if (given == nullptr) return {};
+  if (*given == "path" || *given == "host") {
+    options.style = *given == "path" ? S3Options::Style::kPath : S3Options::Style::kHost;
+    return {};
+  }
+  return Error::make(Code::kInvalidArgument,
+                     "storage \"%s\": style is \"%.40s\", expected path or host", uri.shown.c_str(),
+                     given->c_str());
+}
+
+// In the order of Amazon's own programs. The machine's metadata service is not asked unless the text says so.
+Result<std::shared_ptr<S3KeySource>> find_keys(const StorageUri& uri, const BackendSecrets& secrets,
+                                               const S3Options& options) {
+  const std::string* const profile = uri.find("profile");
+  CACHALOT_TRY_ASSIGN(const bool is_of_instance, uri.flag("instance_keys", false));
+  std::shared_ptr<S3KeySource> keys;
+  if (is_of_instance) {
+    keys = instance_keys(secrets.s3_metadata_endpoint.empty() ? "http://169.254.169.254"
+                                                              : secrets.s3_metadata_endpoint);
+  } else if (profile == nullptr && !secrets.s3_access_key.empty() &&
+             !secrets.s3_secret_key.empty()) {
+    keys = fixed_keys({secrets.s3_access_key, secrets.s3_secret_key, secrets.s3_session_token});
+  } else if (profile == nullptr && !secrets.s3_web_token_file.empty() &&
+             !secrets.s3_role_arn.empty()) {
+    keys = web_keys(secrets.s3_web_token_file, secrets.s3_role_arn,
+                    secrets.s3_sts_endpoint.empty()
+                        ? "https://sts." + options.region + ".amazonaws.com"
+                        : secrets.s3_sts_endpoint);
+  } else if (profile != nullptr || ::access(secrets.s3_profile_file.c_str(), F_OK) == 0) {
+    const std::string& name = profile != nullptr ? *profile : secrets.s3_profile;
+    keys = profile_keys(secrets.s3_profile_file, name.empty() ? "default" : name);
+  }
+  if (keys == nullptr) {
+    return Error::make(
+        Code::kInvalidArgument,
+        "storage \"%s\": has no keys; expected AWS_ACCESS_KEY_ID and "
+        "AWS_SECRET_ACCESS_KEY, %.80s, or ?instance_keys=1",
+        uri.shown.c_str(),
+        secrets.s3_profile_file.empty() ? "~/.aws/credentials" : secrets.s3_profile_file.c_str());
+  }
+  // A file is there or not; a service may answer later.
+  const Result<S3Keys> first = keys->take(base::SteadyClock::read() + kPatienceNs);
+  const Code code = first ? Code::kIo : first.error().code;
+  if (first || code == Code::kIo || code == Code::kTimeout) return keys;
+  return first.error();
+}
+
 // A service that answers must have the bucket, and let it be listed. One that is down may do so later.
-Status check_is_there(const S3Options& options) {
-  constexpr std::uint64_t kPatienceNs = 3'000'000'000;
+// @param options  their region becomes the one that the service names
+Status check_is_there(S3Options& options) {
   S3Client client(options);
   S3Request page{.query = "list-type=2&max-keys=1"};
   client.run({&page, 1}, base::SteadyClock::read() + kPatienceNs);
-  if (!page.status) return {};
+  options.region = client.region();
+  if (!page.status) {  // perhaps it is down; a wrong certificate stays so
+    const bool is_foreign = page.status.error().code == Code::kPermission;
+    return is_foreign ? page.status : Status();
+  }
   const Status outcome = client.outcome(page);
-  if (!outcome && outcome.error().code == Code::kPermission) return outcome;
+  const Code code = outcome ? Code::kIo : outcome.error().code;
+  if (code == Code::kPermission || code == Code::kUnsupported) return outcome;
   if (page.code != 404) return {};
   return Error::make(Code::kIo, "s3 %.70s: there is no such bucket at %.120s; make it first",
                      options.bucket.c_str(),
@@ -65,15 +129,12 @@ OpenedBackend open_s3(const StorageUri& uri, const BackendSecrets& secrets) {
   CACHALOT_TRY_ASSIGN(const std::uint64_t connections,
                       uri.number("connections", options.most_connections, 1, 256));
   options.most_connections = static_cast<std::uint32_t>(connections);
-  if (secrets.s3_access_key.empty() || secrets.s3_secret_key.empty()) {
-    return Error::make(Code::kInvalidArgument,
-                       "storage \"%s\": needs an access key and a secret key "
-                       "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)",
-                       uri.shown.c_str());
-  }
-  options.access_key = secrets.s3_access_key;
-  options.secret_key = secrets.s3_secret_key;
-  options.session_token = secrets.s3_session_token;
+  CACHALOT_TRY(read_style(uri, options));
+  if (const std::string* const given = uri.find("ca")) options.ca = *given;
+  if (!options.ca.empty() && ::access(options.ca.c_str(), R_OK) != 0)
+    return Error::from_errno(errno, "storage \"%s\": ca file \"%.80s\"", uri.shown.c_str(),
+                             options.ca.c_str());
+  CACHALOT_TRY_ASSIGN(options.keys, find_keys(uri, secrets, options));
   CACHALOT_TRY(check_is_there(options));
   return make_s3_backend(options, prefix);
 }

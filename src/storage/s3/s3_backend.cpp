@@ -85,7 +85,9 @@ class S3Backend final : public Backend {
 Status S3Backend::exists(std::span<const ObjectKey> keys, std::span<bool> is_there,
                          std::uint64_t deadline_ns) {
   std::vector<S3Request> requests;
-  for (const ObjectKey& key : keys) requests.push_back({.verb = Verb::kHead, .name = name_of(key)});
+  // A byte of each: the answer to a HEAD has no body, which names the error.
+  for (const ObjectKey& key : keys)
+    requests.push_back({.name = name_of(key), .headers = {"Range: bytes=0-0"}});
   client_.run(requests, deadline_ns);
   for (std::size_t i = 0; i < keys.size(); ++i) {
     const Status outcome = client_.outcome(requests[i]);
@@ -140,6 +142,7 @@ Status S3Backend::get(std::span<Get> gets, std::uint64_t deadline_ns) {
     sinks.emplace_back(get);
     requests.push_back({.verb = Verb::kGet, .name = name_of(get.key)});
     requests.back().take = [sink = &sinks.back()](Bytes bytes) { return sink->feed(bytes); };
+    requests.back().restart = [sink = &sinks.back()] { sink->restart(); };
   }
   client_.run(requests, deadline_ns);
   for (std::size_t i = 0; i < gets.size(); ++i) {

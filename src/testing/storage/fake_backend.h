@@ -23,6 +23,8 @@ class FakeBackend final : public Backend {
     std::mutex mutex;
     std::unordered_map<ObjectKey, Object> objects;
     std::uint64_t next = 0;
+    // Of one object.
+    std::function<Status(const ObjectKey&)> answer_put, answer_get;
     std::optional<Error> failure;  // of every call
     std::optional<Error> put_failure, get_failure;
     std::function<void(Object& object)> on_get;  // changes what is read
@@ -95,6 +97,8 @@ class FakeBackend final : public Backend {
     CACHALOT_TRY(begin());
     if (disk_.put_failure) return *disk_.put_failure;
     for (Put& put : puts) {
+      if (disk_.answer_put) put.status = disk_.answer_put(put.head.key);
+      if (!put.status) continue;
       Object object{put.head, {}, disk_.next++};
       for (const Bytes& piece : put.body)
         object.body.insert(object.body.end(), piece.begin(), piece.end());
@@ -128,6 +132,7 @@ class FakeBackend final : public Backend {
   }
   Status get_one(Get& get) {
     const auto at = disk_.objects.find(get.key);
+    if (disk_.answer_get) CACHALOT_TRY(disk_.answer_get(get.key));
     if (at == disk_.objects.end()) return Error::make(Code::kNotFound, "no such object");
     Object object = at->second;
     if (disk_.on_get) disk_.on_get(object);

@@ -82,8 +82,16 @@ def _state_identity(state: Any) -> str:
     return f" state={short(f'{kind} {state.shapes} {state.dtypes} {state.block_size}')}"
 
 
+def _kinds(several: Any) -> str:
+    """Of a UniformTypeKVCacheSpecs: layers whose blocks differ, as those of latents and of their indexer do."""
+    return ", ".join(sorted({f"{type(one).__name__} of {getattr(one, 'head_size', '?')} numbers"
+                             for one in several.kv_cache_specs.values()}))
+
+
 def _geometry(spec: Any, layers: int, rank: Rank, parallel: Any, model_config: Any) -> KvGeometry:
     name = type(spec).__name__
+    if name == "UniformTypeKVCacheSpecs":
+        raise UnsupportedCacheError(f"a group of layers with different KV caches ({_kinds(spec)})")
     if name not in ("FullAttentionSpec", "SlidingWindowSpec", "MLAAttentionSpec"):
         raise UnsupportedCacheError(f"KV cache of {name}")
     dtype = DTYPES.get(str(spec.dtype))

@@ -133,6 +133,7 @@ class SchedulerSide:
         self._loads: List[Load] = []
         self._last_stores: List[Store] = []  # of requests that have finished
         self._next_explanation = 0.0
+        self._has_explained_short = False
         self._stats = ConnectorStats()
         # The storage brings leading blocks, and states have gaps.
         self._storage = StorageQuestions(places, 0 if self._state_places else options.storage_wait, log)
@@ -214,20 +215,28 @@ class SchedulerSide:
 
     def _last_state(self, keys: bytes, blocks: int) -> int:
         """How many of these blocks a hit may have: the last one's end is where all groups with state have theirs."""
-        clients = [(attachment, attachment.get(), hashes_of(keys, group)) for attachment, group in self._state_places]
-        for last in range(blocks, 0, -1):
-            for attachment, client, hashes in clients:
-                try:
-                    is_there = client is not None and client.lookup(hashes[last - 1 : last]) == 1
-                except Exception as error:  # whatever it is, the request is computed
-                    attachment.failed(client, error)
-                    self._log.warning("lookup", "a lookup failed: %s", error)
-                    return 0
-                if not is_there:
-                    break
-            else:
-                return last
-        return 0
+        places = [(attachment, hashes_of(keys, group)) for attachment, group in self._state_places]
+        last, agreed = blocks, 0
+        while last > 0 and agreed < len(places):  # one after the other, until all say the same
+            attachment, hashes = places[0]
+            places = places[1:] + places[:1]
+            client = attachment.get()
+            try:
+                found = client.lookup_last(hashes[:last]) if client is not None else 0
+            except Exception as error:  # whatever it is, the request is computed
+                attachment.failed(client, error)
+                self._log.warning("lookup", "a lookup failed: %s", error)
+                return 0
+            agreed = agreed + 1 if found == last else 1
+            last = found
+        return last
+
+    def _explain_short(self, tokens: int) -> None:
+        """Once: the first prompt that a user tries is often a sentence."""
+        if not self._has_explained_short:
+            self._has_explained_short = True
+            self._log.info("no hits for a prompt of %d tokens: the pool shares whole blocks of %d tokens, and at least one "
+                           "token is computed; more prompts of this kind are not logged", tokens, self._block_tokens)
 
     def _explain_miss(self, now: float) -> None:
         """Once: a pool that others fill and that has nothing for this engine puzzles its user."""
@@ -278,6 +287,8 @@ class SchedulerSide:
         state.plan = None
         # One token at least is computed: its logits are needed.
         blocks = min(state.update_keys(), (request.num_tokens - 1) // self._block_tokens)
+        if request.num_tokens <= self._block_tokens:
+            self._explain_short(request.num_tokens)
         first = computed_tokens // self._block_tokens
         blocks = int(min(blocks, first + state.most_loaded))
         state.asked = max(blocks - first, 0)

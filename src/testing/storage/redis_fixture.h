@@ -1,0 +1,75 @@
+// Redis servers of a test's process, and questions to them by hiredis alone.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <hiredis/hiredis.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "testing/storage/redis_servers.h"
+
+namespace cachalot::storage {
+
+// Servers of this process, in a folder that goes with it.
+class Servers {
+ public:
+  Servers() {
+    char name[] = "/var/tmp/cachalot_redis.XXXXXX";
+    folder_ = mkdtemp(name);
+  }
+  ~Servers() {
+    servers_.clear();
+    std::filesystem::remove_all(folder_);
+  }
+  TestServer& start(std::vector<std::string> more = {}) {
+    const std::string folder = folder_ + "/" + std::to_string(servers_.size());
+    std::filesystem::create_directory(folder);
+    Result<TestServer> server = start_redis(folder, std::move(more));
+    if (!server) {
+      ADD_FAILURE() << server.error().message;
+      std::abort();
+    }
+    servers_.push_back(std::make_unique<TestServer>(*std::move(server)));
+    return *servers_.back();
+  }
+  const std::string& folder() const { return folder_; }
+  std::string socket(std::size_t i) const {
+    return folder_ + "/" + std::to_string(i) + "/redis.sock";
+  }
+  std::size_t count() const { return servers_.size(); }
+  TestServer& at(std::size_t i) { return *servers_[i]; }
+
+ private:
+  std::string folder_;
+  std::vector<std::unique_ptr<TestServer>> servers_;
+};
+
+// One command. @return the reply as text
+inline std::string ask(const TestServer& server, std::initializer_list<std::string> words) {
+  redisContext* const context = redisConnect("127.0.0.1", server.port());
+  std::vector<const char*> texts;
+  std::vector<std::size_t> sizes;
+  for (const std::string& word : words) {
+    texts.push_back(word.data());
+    sizes.push_back(word.size());
+  }
+  auto* const reply = static_cast<redisReply*>(
+      redisCommandArgv(context, static_cast<int>(texts.size()), texts.data(), sizes.data()));
+  std::string text = reply == nullptr ? "no reply" : "";
+  if (reply != nullptr && reply->str != nullptr) text.assign(reply->str, reply->len);
+  if (reply != nullptr && reply->type == REDIS_REPLY_INTEGER) text = std::to_string(reply->integer);
+  if (reply != nullptr) freeReplyObject(reply);
+  redisFree(context);
+  return text;
+}
+
+inline std::string address(const TestServer& server) {
+  return "redis://127.0.0.1:" + std::to_string(server.port());
+}
+
+}  // namespace cachalot::storage
