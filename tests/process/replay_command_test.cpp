@@ -130,6 +130,13 @@ TEST_F(HostsCommandTest, WrongFlagsAreOneErrorEach) {
   expect_error(replay({"--hosts", "2", "--host-policy", "nearest"}), kUsage,
                {"--host-policy", "nearest", "round_robin"});
   expect_error(replay({"--hosts", "40", "--engines", "2"}), kUsage, {"40", "2", "64"});
+  expect_error(replay({"--hosts", "2", "--netns"}), kUsage, {"--netns", "--peers"});
+  expect_error(replay({"--hosts", "2", "--peers", "--link-bandwidth", "1MB"}), kUsage,
+               {"--link-bandwidth", "--netns"});
+  expect_error(replay({"--hosts", "2", "--peers", "--netns", "--link-bandwidth", "1KB"}), kUsage,
+               {"--link-bandwidth", "1KB", "100KB"});
+  expect_error(replay({"--hosts", "2", "--peers", "--netns", "--storage", "redis://127.0.0.1:1"}),
+               kUsage, {"redis://127.0.0.1:1", "expected none"});
   expect_error(replay({"--hosts", "2", "--pool", path("kv")}), kUsage, {"--pool", "--hosts"});
   expect_error(replay({"--hosts", "2", "--storage", "file:" + path("objects")}), kUsage,
                {"file:" + path("objects"), "redis, s3"});

@@ -1,5 +1,6 @@
 // Replays of several hosts: pools, keepers and engines of their own, alone, with peers, and with storage that they share.
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <string>
 #include <tuple>
 
+#include "os/child.h"
 #include "replays.h"
 #include "testing/storage/redis_servers.h"
 
@@ -136,6 +138,31 @@ TEST(HostPolicies, ByPrefixOneHostTakesAllOfThem) {
   ReplayOptions one = options;
   one.hosts = {};
   EXPECT_EQ(report.blocks_hit, replayed(one).blocks_hit);
+}
+
+// Whether this process may make a network namespace, and lay links there.
+bool has_networks() {
+  if (storage::find_program("ip").empty() || storage::find_program("tc").empty()) return false;
+  Result<os::Child> child = os::Child::start([] { return unshare(CLONE_NEWNET) == 0 ? 0 : 1; });
+  return child && child->wait() && child->wait()->ok();
+}
+
+// Their peers listen at addresses that only the hosts' own networks have.
+TEST(HostsWithNetworks, HitWhatTheyHitWithout) {
+  if (!has_networks()) GTEST_SKIP() << "needs root and iproute2";
+  ReplayOptions options = on_hosts(3, 500);
+  options.limit_requests = 500;
+  options.hosts.is_in_order = true;
+  options.hosts.has_peers = true;
+  const ReplayReport without = replayed(options);
+  options.hosts.has_networks = true;
+  options.hosts.link_bytes_per_s = 100'000'000;
+  const ReplayReport with = replayed(options);
+  expect_sums(options, with);
+  EXPECT_GT(with.blocks_hit_peers, 0u);
+  if (without.peers.failed_requests + with.peers.failed_requests != 0) return;
+  EXPECT_EQ(with.blocks_hit, without.blocks_hit);
+  EXPECT_EQ(with.blocks_hit_peers, without.blocks_hit_peers);
 }
 
 class HostsWithRedis : public testing::Test {

@@ -28,6 +28,7 @@ namespace {
 constexpr std::uint64_t kDefaultBlockBytes = 65536;
 constexpr std::uint64_t kDefaultCapacityBlocks = 20000;
 constexpr std::uint32_t kDefaultEngines = 2, kDefaultHostEngines = 1;
+constexpr std::uint64_t kLeastLinkBytes = 100'000;
 constexpr std::uint64_t kAnyNumber = ~std::uint64_t{0};
 
 // As they stand on the command line.
@@ -41,6 +42,7 @@ struct Flags {
   std::string json;
   StorageFlags storage;
   std::uint32_t engines = 0;  // 0: the default
+  std::string link_bandwidth;
   std::string host_policy = replay::host_policy_name(replay::HostPolicy::kRoundRobin);
 };
 
@@ -165,6 +167,14 @@ Result<replay::ReplayOptions> options_of(const Flags& flags) {
                     : has_hosts        ? kDefaultHostEngines
                                        : kDefaultEngines;
   CACHALOT_TRY_ASSIGN(options.hosts.policy, replay::parse_host_policy(flags.host_policy));
+  if (!flags.link_bandwidth.empty()) {
+    CACHALOT_TRY_ASSIGN(options.hosts.link_bytes_per_s,
+                        parse_bytes("--link-bandwidth", flags.link_bandwidth));
+    if (options.hosts.link_bytes_per_s < kLeastLinkBytes) {
+      return Error::make(Code::kInvalidArgument, "--link-bandwidth: %.40s, expected at least 100KB",
+                         flags.link_bandwidth.c_str());
+    }
+  }
   if (flags.storage.uris.size() > 1 && !has_hosts) {
     return Error::make(Code::kInvalidArgument, "--storage: %zu times, expected one storage",
                        flags.storage.uris.size());
@@ -233,10 +243,25 @@ void add_host_flags(CLI::App& command, Flags& flags, CLI::Option* pool) {
           ->transform(number(1, replay::kMaxHosts))
           ->excludes(pool)
           ->group(kGroup);
+  CLI::Option* const peers =
+      command
+          .add_flag("--peers", hosts.has_peers,
+                    "each host reads blocks that the pools of the others have, over tcp:127.0.0.1")
+          ->needs(count)
+          ->group(kGroup);
+  CLI::Option* const networks =
+      command
+          .add_flag(
+              "--netns", hosts.has_networks,
+              "each host has a network namespace of its own, joined by a bridge (needs root and "
+              "iproute2)")
+          ->needs(peers)
+          ->group(kGroup);
   command
-      .add_flag("--peers", hosts.has_peers,
-                "each host reads blocks that the pools of the others have, over tcp:127.0.0.1")
-      ->needs(count)
+      .add_option("--link-bandwidth", flags.link_bandwidth,
+                  "bytes a second that each host sends at most (default: no limit)")
+      ->type_name("SIZE")
+      ->needs(networks)
       ->group(kGroup);
   command
       .add_option("--host-policy", flags.host_policy,

@@ -87,6 +87,9 @@ struct alignas(64) HostState {
   StorageCounters storage;
   PeerCounters peers;
   PeerNews news;
+  // With HostOptions::has_networks.
+  std::atomic<int> network_pid{0};  // whose namespace it is
+  std::atomic<bool> has_link{false};
 };
 
 struct HarnessState {

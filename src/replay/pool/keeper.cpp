@@ -10,6 +10,7 @@
 #include "node/peers/peers.h"
 #include "os/limits.h"
 #include "pool/pool.h"
+#include "replay/pool/host_network.h"
 #include "storage/backends.h"
 
 namespace cachalot::replay {
@@ -42,12 +43,12 @@ Result<std::unique_ptr<storage::Store>> open_store(const ReplayOptions& options,
                                .write_bytes_per_day = options.storage.write_bytes_per_day});
 }
 
-Result<std::unique_ptr<node::Peers>> open_peers(const pool::Pool& pool, std::uint32_t host,
-                                                const HostPlace& place) {
+Result<std::unique_ptr<node::Peers>> open_peers(const pool::Pool& pool, bool has_network,
+                                                std::uint32_t host, const HostPlace& place) {
   node::PeersOptions options;
   options.registry = place.peer_registry;
   options.name = "host-" + std::to_string(host);
-  options.listen = {"tcp:127.0.0.1:0"};
+  options.listen = {"tcp:" + (has_network ? network_address(host) : "127.0.0.1") + ":0"};
   options.look_pause_ns = kLookPauseNs;
   return node::Peers::open(pool.access(), options);
 }
@@ -162,10 +163,11 @@ Status keep(const ReplayOptions& options, std::uint32_t host, const HostPlace& p
     stores.push_back(std::move(store));
   }
   state.has_opened.store(true, std::memory_order_release);
+  if (options.hosts.has_networks) CACHALOT_TRY(enter_network(options, host, harness));
   CACHALOT_TRY_ASSIGN(pool::PoolKeeper keeper, pool.serve(keeper_options));
   std::unique_ptr<node::Peers> peers;  // the archive reads from it
   if (!place.peer_registry.empty()) {
-    CACHALOT_TRY_ASSIGN(peers, open_peers(pool, host, place));
+    CACHALOT_TRY_ASSIGN(peers, open_peers(pool, options.hosts.has_networks, host, place));
     stores.insert(stores.begin(), store_of(*peers, place.marks));
   }
   std::optional<node::Archive> archive;

@@ -95,6 +95,13 @@ Status check_options(const ReplayOptions& options) {
   if (!std::isfinite(options.speed) || options.speed < 0) {
     return Error::make(Code::kInvalidArgument, "speed: %g is not a positive factor", options.speed);
   }
+  if (options.hosts.has_networks && !options.storage.uris.empty()) {
+    return Error::make(
+        Code::kInvalidArgument,
+        "storage: %.120s, expected none for hosts with networks of their own, from which no "
+        "server is reached",
+        options.storage.uris.front().c_str());
+  }
   if (options.hosts.count != 0 && !options.pool_paths.empty()) {
     return Error::make(Code::kInvalidArgument,
                        "pool: %.120s, expected no path for several hosts, whose pools are unnamed",

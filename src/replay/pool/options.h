@@ -50,6 +50,8 @@ struct HostOptions {
   bool has_peers = false;  // each keeper reads from the pools of the others
   // Each request begins after the one before has ended and all hosts know of its blocks: the hits repeat.
   bool is_in_order = false;
+  bool has_networks = false;           // peers speak over links of their own (host_network.h)
+  std::uint64_t link_bytes_per_s = 0;  // that a host sends over its link; 0: no limit
 };
 
 struct ReplayOptions {
