@@ -41,7 +41,7 @@ set(CACHALOT_MODULES
   "tier/controller: base os memory geometry gpu block_hash eviction kv pool client tier/radix"
   "node/metrics: base os memory rpc pool"
   "replay/pattern: base"
-  "replay/pool: base os memory geometry block_hash eviction trace/request pool client replay/pattern storage node/changes node/archive"
+  "replay/pool: base os memory geometry block_hash eviction trace/request pool client replay/pattern storage node/changes node/archive node/peers transfer/strided transfer/link transfer/ucx transfer/engine transfer/registry"
   "replay/tiers: base os memory geometry gpu block_hash eviction kv pool client tier/radix tier/controller cache_sim trace/request replay/pattern"
   "replay/allocation: base os device_memory stitch vtensor trace/request trace/allocation replay/pattern"
   "sched/timing: base geometry"

@@ -8,6 +8,7 @@
 
 #include "pool/pool.h"
 #include "replay/pool/engine.h"
+#include "replay/pool/spread.h"
 #include "replays.h"
 
 namespace cachalot::replay {
@@ -54,8 +55,10 @@ class CorruptedPool : public testing::Test {
     client_options.counts_prompts = true;
     Result<OpaqueClient> client = OpaqueClient::attach(client_options);
     ASSERT_TRUE(client) << client.error().message;
-    harness_->next_request = 0;
-    Result<Engine> engine = Engine::make(options_, *load_, number, *harness_, *client);
+    harness_->hosts[0].next_request = 0;
+    const std::vector<std::vector<std::size_t>> requests = spread_requests(options_, *load_);
+    Result<Engine> engine =
+        Engine::make({options_, *load_, number, requests[0], nullptr}, *harness_, *client);
     ASSERT_TRUE(engine);
     ASSERT_TRUE(engine->run());
   }

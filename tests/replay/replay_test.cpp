@@ -81,7 +81,7 @@ TEST(Passes, WithStorageTheSecondHitsAllOfIt) {
   ReplayOptions options = conversation(DomainKind::kCoherent, 1, 500, 64);
   options.limit_requests = 200;
   options.passes = 2;
-  options.storage.uri = "file:" + folder;
+  options.storage.uris = {"file:" + folder};
   ProgressSink sink;
   const Result<ReplayReport> report = replay(options, sink);
   std::filesystem::remove_all(folder);

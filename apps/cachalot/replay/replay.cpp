@@ -27,6 +27,8 @@ namespace {
 
 constexpr std::uint64_t kDefaultBlockBytes = 65536;
 constexpr std::uint64_t kDefaultCapacityBlocks = 20000;
+constexpr std::uint32_t kDefaultEngines = 2, kDefaultHostEngines = 1;
+constexpr std::uint64_t kLeastLinkBytes = 100'000;
 constexpr std::uint64_t kAnyNumber = ~std::uint64_t{0};
 
 // As they stand on the command line.
@@ -39,6 +41,9 @@ struct Flags {
   std::string verify = "full";
   std::string json;
   StorageFlags storage;
+  std::uint32_t engines = 0;  // 0: the default
+  std::string link_bandwidth;
+  std::string host_policy = replay::host_policy_name(replay::HostPolicy::kRoundRobin);
 };
 
 volatile sig_atomic_t told_to_end = 0;
@@ -157,11 +162,24 @@ Result<replay::ReplayOptions> options_of(const Flags& flags) {
   CACHALOT_TRY_ASSIGN(options.speed, parse_speed(flags.speed));
   options.domain =
       flags.domain == "coherent" ? memory::DomainKind::kCoherent : memory::DomainKind::kNoncoherent;
-  if (flags.storage.uris.size() > 1) {
+  const bool has_hosts = options.hosts.count != 0;
+  options.engines = flags.engines != 0 ? flags.engines
+                    : has_hosts        ? kDefaultHostEngines
+                                       : kDefaultEngines;
+  CACHALOT_TRY_ASSIGN(options.hosts.policy, replay::parse_host_policy(flags.host_policy));
+  if (!flags.link_bandwidth.empty()) {
+    CACHALOT_TRY_ASSIGN(options.hosts.link_bytes_per_s,
+                        parse_bytes("--link-bandwidth", flags.link_bandwidth));
+    if (options.hosts.link_bytes_per_s < kLeastLinkBytes) {
+      return Error::make(Code::kInvalidArgument, "--link-bandwidth: %.40s, expected at least 100KB",
+                         flags.link_bandwidth.c_str());
+    }
+  }
+  if (flags.storage.uris.size() > 1 && !has_hosts) {
     return Error::make(Code::kInvalidArgument, "--storage: %zu times, expected one storage",
                        flags.storage.uris.size());
   }
-  if (!flags.storage.uris.empty()) options.storage.uri = flags.storage.uris.front();
+  options.storage.uris = flags.storage.uris;
   options.storage.secrets = flags.storage.secrets();
   CACHALOT_TRY_ASSIGN(options.storage.limits, flags.storage.limits());
   CACHALOT_TRY(flags.storage.check_holds_a_block(options.block_bytes));
@@ -211,6 +229,58 @@ int run(const Flags& flags) {
 
 }  // namespace
 
+namespace {
+
+void add_host_flags(CLI::App& command, Flags& flags, CLI::Option* pool) {
+  constexpr const char* kGroup = "Hosts";
+  replay::HostOptions& hosts = flags.options.hosts;
+  CLI::Option* const count =
+      command
+          .add_option("--hosts", hosts.count,
+                      "N pools of the capacity each, with a keeper and engines of their own, as on "
+                      "N machines")
+          ->type_name("N")
+          ->transform(number(1, replay::kMaxHosts))
+          ->excludes(pool)
+          ->group(kGroup);
+  CLI::Option* const peers =
+      command
+          .add_flag("--peers", hosts.has_peers,
+                    "each host reads blocks that the pools of the others have, over tcp:127.0.0.1")
+          ->needs(count)
+          ->group(kGroup);
+  CLI::Option* const networks =
+      command
+          .add_flag(
+              "--netns", hosts.has_networks,
+              "each host has a network namespace of its own, joined by a bridge (needs root and "
+              "iproute2)")
+          ->needs(peers)
+          ->group(kGroup);
+  command
+      .add_option("--link-bandwidth", flags.link_bandwidth,
+                  "bytes a second that each host sends at most (default: no limit)")
+      ->type_name("SIZE")
+      ->needs(networks)
+      ->group(kGroup);
+  command
+      .add_option("--host-policy", flags.host_policy,
+                  "which host takes a request: round_robin; random, by the seed; prefix: by its "
+                  "first block, so that equal beginnings meet")
+      ->check(CLI::IsMember({"round_robin", "random", "prefix"}))
+      ->needs(count)
+      ->group(kGroup)
+      ->capture_default_str();
+  command
+      .add_flag("--in-order", hosts.is_in_order,
+                "each request begins after the one before has ended, on whatever host, and all "
+                "hosts know of its blocks: the hits repeat")
+      ->needs(count)
+      ->group(kGroup);
+}
+
+}  // namespace
+
 void add_replay(CLI::App& app, Chosen& chosen) {
   auto flags = std::make_shared<Flags>();
   replay::ReplayOptions& options = flags->options;
@@ -218,9 +288,10 @@ void add_replay(CLI::App& app, Chosen& chosen) {
                                          "replays a trace through a new pool, with a keeper and "
                                          "engine processes; verifies every byte");
   add_trace_flags(*command, flags->trace);
-  command->add_option("--engines", options.engines, "engine processes")
-      ->transform(number(1, replay::kMaxEngines))
-      ->capture_default_str();
+  command
+      ->add_option("--engines", flags->engines,
+                   "engine processes, with --hosts of each host (default: 2, with --hosts 1)")
+      ->transform(number(1, replay::kMaxEngines));
   CLI::Option* bytes = command->add_option("--block-bytes", flags->block_bytes,
                                            "bytes of a block, a multiple of 64 (default: 64KiB)");
   add_model_flag(*command, options.model, "instead: the block of this model, all layers")
@@ -264,9 +335,11 @@ void add_replay(CLI::App& app, Chosen& chosen) {
   command->add_option("--seed", options.seed, "changes hashes and bytes")
       ->transform(number(0, kAnyNumber))
       ->capture_default_str();
-  command->add_option("--pool", options.pool_paths,
-                      "where to create the pool, which is removed at the end: one path, or one per "
-                      "device (default: memfd)");
+  CLI::Option* const pool =
+      command->add_option("--pool", options.pool_paths,
+                          "where to create the pool, which is removed at the end: one path, or one "
+                          "per device (default: memfd)");
+  add_host_flags(*command, *flags, pool);
   add_storage_flags(*command, flags->storage);
   command->add_option("--json", flags->json, "write the result to FILE, or to stdout for -")
       ->type_name("FILE");
@@ -275,6 +348,9 @@ void add_replay(CLI::App& app, Chosen& chosen) {
       "64KiB "
       "--capacity-blocks 20000 --json -\n"
       "         cachalot replay --trace conversation_trace.jsonl.gz --limit 1000 --passes 2\n"
+      "         cachalot replay --trace conversation_trace.jsonl.gz --hosts 4 --peers "
+      "--block-bytes "
+      "4KiB --capacity-blocks 5000\n"
       "read_gb_s and write_gb_s are bytes over the time that engines spent inside read and put "
       "(copy, "
       "checksum, validation, waiting for the keeper or a core); total_gb_s is both over wall_s.\n"

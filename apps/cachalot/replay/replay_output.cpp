@@ -55,17 +55,18 @@ void row(std::FILE* to, const char* name, const std::string& value) {
 }
 
 void print_times(std::FILE* to, const ReplayOptions& options, const ReplayReport& report) {
-  const double all_s = report.wall_s * options.engines;
+  const std::uint32_t engines = options.all_engines();
+  const double all_s = report.wall_s * engines;
   const replay::TimeSpent& spent = report.spent;
   const double known_s = spent.lookup_s + spent.read_s + spent.verify_s + spent.compute_s +
                          spent.write_s + spent.fetch_s + spent.archive_s;
   row(to, "time",
       text("of %u engine%s x %.2f s: lookup %.0f %%, read %.0f %%, check bytes %.0f %%, "
            "make bytes %.0f %%, write %.0f %%, other %.0f %%",
-           options.engines, options.engines == 1 ? "" : "s", report.wall_s,
-           percent(spent.lookup_s, all_s), percent(spent.read_s, all_s),
-           percent(spent.verify_s, all_s), percent(spent.compute_s, all_s),
-           percent(spent.write_s, all_s), percent(std::max(0.0, all_s - known_s), all_s)));
+           engines, engines == 1 ? "" : "s", report.wall_s, percent(spent.lookup_s, all_s),
+           percent(spent.read_s, all_s), percent(spent.verify_s, all_s),
+           percent(spent.compute_s, all_s), percent(spent.write_s, all_s),
+           percent(std::max(0.0, all_s - known_s), all_s)));
 }
 
 void print_passes(std::FILE* to, const ReplayReport& report) {
@@ -79,12 +80,41 @@ void print_passes(std::FILE* to, const ReplayReport& report) {
   }
 }
 
-void print_storage(std::FILE* to, const ReplayReport& report) {
+// Of a report, or of one of its hosts.
+template <class Hits>
+std::uint64_t pool_hits(const Hits& hits) {
+  return hits.blocks_hit - hits.blocks_hit_storage - hits.blocks_hit_peers;
+}
+template <class Hits>
+std::string hits_by_tier(const ReplayOptions& options, const Hits& hits) {
+  std::string tiers = count(pool_hits(hits)) + " in the pool";
+  if (options.hosts.has_peers) tiers += ", " + count(hits.blocks_hit_peers) + " from peers";
+  if (!options.storage.uris.empty()) tiers += ", " + count(hits.blocks_hit_storage) + " in storage";
+  return tiers;
+}
+
+void print_hosts(std::FILE* to, const ReplayOptions& options, const ReplayReport& report) {
+  for (std::size_t i = 0; i < report.hosts.size(); ++i) {
+    const ReplayReport::PerHost& host = report.hosts[i];
+    row(to, text("host %zu", i).c_str(),
+        text("%s requests, %.2f %% of %s blocks: %s; %s wrong", count(host.requests).c_str(),
+             percent(static_cast<double>(host.blocks_hit), static_cast<double>(host.blocks_total)),
+             count(host.blocks_total).c_str(), hits_by_tier(options, host).c_str(),
+             count(host.verify_errors).c_str()));
+  }
+}
+
+void print_peers(std::FILE* to, const ReplayOptions& options, const ReplayReport& report) {
+  row(to, "peers",
+      text("%s blocks read (%s), %s were gone, %s requests failed",
+           count(report.peers.read_blocks).c_str(), bytes_text(report.peers.read_bytes).c_str(),
+           count(report.peers.absent_blocks).c_str(), count(report.peers.failed_requests).c_str()));
+  if (!options.storage.uris.empty()) return;  // whose rows say it
+  row(to, "", text("engines waited %.2f s for blocks from peers", report.spent.fetch_s));
+}
+
+void print_storage(std::FILE* to, const ReplayOptions& options, const ReplayReport& report) {
   const replay::StorageCounters& storage = report.storage;
-  row(to, "hits by tier",
-      text("%s in the pool, %s in storage",
-           count(report.blocks_hit - report.blocks_hit_storage).c_str(),
-           count(report.blocks_hit_storage).c_str()));
   row(to, "storage",
       text("%s written, %s read; %s blocks came back, %s of them in vain",
            bytes_text(storage.written_bytes).c_str(), bytes_text(storage.read_bytes).c_str(),
@@ -94,8 +124,14 @@ void print_storage(std::FILE* to, const ReplayReport& report) {
            count(storage.evicted_blocks).c_str(), count(storage.lost_blocks).c_str(),
            count(storage.failed_blocks).c_str(), count(storage.damaged_blocks).c_str()));
   row(to, "",
-      text("engines waited %.2f s for blocks from storage, %.2f s for it to keep up",
-           report.spent.fetch_s, report.spent.archive_s));
+      text("engines waited %.2f s for blocks from storage%s, %.2f s for it to keep up",
+           report.spent.fetch_s, options.hosts.has_peers ? " and peers" : "",
+           report.spent.archive_s));
+}
+
+std::string of_hosts(const ReplayOptions& options) {
+  if (options.hosts.count == 0) return "";
+  return text(" of %u host%s", options.hosts.count, options.hosts.count == 1 ? "" : "s");
 }
 
 // What the run has shown, in one plain sentence.
@@ -109,8 +145,10 @@ void print_conclusion(std::FILE* to, const ReplayOptions& options, const ReplayR
                 ? "every byte that an engine read from the pool was right"
                 : "every line of the sample that was checked was right";
   }
-  std::fprintf(to, "Result: %u engine process%s found %.1f %% of the requests' blocks in the pool",
-               options.engines, options.engines == 1 ? "" : "es", 100 * report.block_hit_rate);
+  const std::uint32_t engines = options.all_engines();
+  std::fprintf(to, "Result: %u engine process%s%s found %.1f %% of the requests' blocks%s", engines,
+               engines == 1 ? "" : "es", of_hosts(options).c_str(), 100 * report.block_hit_rate,
+               options.hosts.count == 0 ? " in the pool" : "");
   std::fprintf(to, " instead of computing them again, and %s.\n", bytes.c_str());
 }
 
@@ -141,12 +179,41 @@ nlohmann::json passes_json(const ReplayReport& report) {
   return passes;
 }
 
+nlohmann::json hits_by_tier_json(const ReplayOptions& options, const ReplayReport& report) {
+  nlohmann::json tiers = {{"pool", pool_hits(report)}, {"storage", report.blocks_hit_storage}};
+  if (options.hosts.has_peers) tiers["peers"] = report.blocks_hit_peers;
+  return tiers;
+}
+
+nlohmann::json hosts_json(const ReplayReport& report) {
+  nlohmann::json hosts = nlohmann::json::array();
+  for (const ReplayReport::PerHost& host : report.hosts) {
+    hosts.push_back({{"host", hosts.size()},
+                     {"requests", host.requests},
+                     {"blocks_total", host.blocks_total},
+                     {"blocks_hit", host.blocks_hit},
+                     {"hits_by_tier",
+                      {{"pool", pool_hits(host)},
+                       {"peers", host.blocks_hit_peers},
+                       {"storage", host.blocks_hit_storage}}},
+                     {"verify_errors", host.verify_errors}});
+  }
+  return hosts;
+}
+
+nlohmann::json peers_json(const ReplayReport& report) {
+  return {
+      {"peer_read_blocks", report.peers.read_blocks},
+      {"peer_read_bytes", report.peers.read_bytes},
+      {"peer_absent_blocks", report.peers.absent_blocks},
+      {"peer_failed_requests", report.peers.failed_requests},
+      {"prefetched_blocks", report.storage.fetched_blocks},
+      {"storage_wait_s", {{"fetch", report.spent.fetch_s}, {"archive", report.spent.archive_s}}}};
+}
+
 nlohmann::json storage_json(const ReplayReport& report) {
   const replay::StorageCounters& storage = report.storage;
   return {
-      {"hits_by_tier",
-       {{"pool", report.blocks_hit - report.blocks_hit_storage},
-        {"storage", report.blocks_hit_storage}}},
       {"storage_written_bytes", storage.written_bytes},
       {"storage_read_bytes", storage.read_bytes},
       {"prefetched_blocks", storage.fetched_blocks},
@@ -188,11 +255,13 @@ void clear_progress_line() {
 }
 
 void print_report(std::FILE* to, const ReplayOptions& options, const ReplayReport& report) {
-  std::fprintf(to, "%s requests (%s blocks, %s tokens) by %u engine%s in %.2f s\n",
+  const std::uint32_t engines = options.all_engines();
+  std::fprintf(to, "%s requests (%s blocks, %s tokens) by %u engine%s%s in %.2f s\n",
                count(report.requests).c_str(), count(report.blocks_total).c_str(),
-               count(report.tokens_in).c_str(), options.engines, options.engines == 1 ? "" : "s",
-               report.wall_s);
-  std::fprintf(to, "pool of %s blocks of %s, %s on %u device%s, %s, %s\n",
+               count(report.tokens_in).c_str(), engines, engines == 1 ? "" : "s",
+               of_hosts(options).c_str(), report.wall_s);
+  std::fprintf(to, "%s of %s blocks of %s, %s on %u device%s, %s, %s\n",
+               options.hosts.count == 0 ? "pool" : "a pool each",
                count(options.capacity_blocks).c_str(), bytes_text(options.block_bytes).c_str(),
                bytes_text(report.pool_bytes).c_str(), options.devices,
                options.devices == 1 ? "" : "s", memory::domain_name(options.domain),
@@ -211,7 +280,10 @@ void print_report(std::FILE* to, const ReplayOptions& options, const ReplayRepor
            count(report.blocks_written).c_str(), count(report.blocks_duplicate).c_str(),
            count(report.blocks_unstored).c_str()));
   row(to, "evictions", count(report.evictions));
-  if (!options.storage.uri.empty()) print_storage(to, report);
+  print_hosts(to, options, report);
+  if (options.has_sources()) row(to, "hits by tier", hits_by_tier(options, report));
+  if (options.hosts.has_peers) print_peers(to, options, report);
+  if (!options.storage.uris.empty()) print_storage(to, options, report);
   row(to, "read",
       text("%s, %.2f GB/s while an engine reads", bytes_text(report.bytes_read).c_str(),
            report.read_gb_s));
@@ -268,7 +340,7 @@ nlohmann::json to_json(const ReplayOptions& options, const ReplayReport& report)
       {"stale_reads_discarded", report.stale_reads_discarded},
       {"damaged_reads", report.damaged_reads},
       {"skipped_lines", report.skipped_lines},
-      {"engines", options.engines},
+      {"engines", options.all_engines()},
       {"per_engine", engines},
       {"domain", memory::domain_name(options.domain)},
       {"policy", options.policy},
@@ -287,7 +359,15 @@ nlohmann::json to_json(const ReplayOptions& options, const ReplayReport& report)
       {"setup_s", report.setup_s},
       {"wall_s", report.wall_s},
   };
-  if (!options.storage.uri.empty()) all.update(storage_json(report));
+  const bool has_hosts = options.hosts.count != 0;
+  if (options.has_sources() || has_hosts) all["hits_by_tier"] = hits_by_tier_json(options, report);
+  if (options.hosts.has_peers) all.update(peers_json(report));
+  if (!options.storage.uris.empty()) all.update(storage_json(report));
+  if (has_hosts) {
+    all["hosts"] = hosts_json(report);
+    all["host_policy"] = replay::host_policy_name(options.hosts.policy);
+    all["in_order"] = options.hosts.is_in_order;
+  }
   if (!report.passes.empty()) all["passes"] = passes_json(report);
   return all;
 }

@@ -47,6 +47,7 @@ std::size_t PeerFeed::followers() const {
 
 void PeerFeed::run() {
   while (!stop_.load(std::memory_order_relaxed)) {
+    const std::uint64_t end = changes_.end();
     const bool has_changed = take_changes();
     if (!is_current_) continue;
     std::optional<PeerId> waiting;
@@ -59,6 +60,7 @@ void PeerFeed::run() {
     if (waiting) {
       tell_everything(*waiting);
     } else if (!has_changed) {
+      told_to_.store(end, std::memory_order_release);
       std::this_thread::sleep_for(kIdle);
     }
   }

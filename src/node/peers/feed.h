@@ -39,6 +39,11 @@ class PeerFeed {
   void remove(transfer::PeerId follower);
   std::size_t followers() const;
   std::uint64_t told() const { return told_.load(std::memory_order_relaxed); }
+  // Changes that the keeper has made and that are not in told() yet: 0 only after all followers were sent them.
+  std::uint64_t untold() const {
+    const std::uint64_t told_to = told_to_.load(std::memory_order_acquire);
+    return changes_.has_lost() ? 1 : changes_.end() - told_to;
+  }
 
  private:
   void run();
@@ -60,6 +65,7 @@ class PeerFeed {
   mutable std::mutex mutex_;                    // below
   std::map<transfer::PeerId, bool> followers_;  // whether it was told everything
   std::atomic<std::uint64_t> told_{0};
+  std::atomic<std::uint64_t> told_to_{0};  // of changes_; pairs with untold()
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -285,7 +285,9 @@ void Peers::on_message(PeerId peer, std::span<const std::byte> bytes) {
     lock.unlock();
     if (!slot) return;
     if (news->is_anew) directory_.clear(*slot);
-    return directory_.apply(*slot, news->blocks);
+    directory_.apply(*slot, news->blocks);
+    heard_changes_.fetch_add(news->blocks.size(), std::memory_order_relaxed);
+    return;
   }
   const auto answer = [&](std::uint64_t request) {
     const auto at = awaited_.find(request);
@@ -305,7 +307,9 @@ PeersCounts Peers::counts() const {
   PeersCounts counts{};
   counts.known_blocks = directory_.blocks();
   counts.followers = feed_->followers();
+  counts.untold_changes = feed_->untold();
   counts.told_changes = feed_->told();
+  counts.heard_changes = heard_changes_.load(std::memory_order_relaxed);
   counts.served = server_->counts();
   const std::lock_guard lock(mutex_);
   counts.peers = peers_.size();

@@ -62,7 +62,8 @@ struct PeersOptions {
 
 struct PeersCounts {
   std::uint64_t peers, known_blocks, followers;  // now
-  std::uint64_t told_changes;
+  std::uint64_t told_changes, heard_changes;     // one for each follower that was sent it
+  std::uint64_t untold_changes;                  // now; read before told_changes
   std::uint64_t got_blocks, got_bytes;
   std::uint64_t absent_blocks;    // said to be there, and gone
   std::uint64_t failed_requests;  // of this host
@@ -161,6 +162,7 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
   bool is_published_ = false;     // of the thread
   base::RareLine registry_line_;  // of the thread
   std::unique_ptr<PeerServer> server_;
+  std::atomic<std::uint64_t> heard_changes_{0};
   std::unique_ptr<PeerFeed> feed_;
 
   mutable std::mutex mutex_;  // below

@@ -15,6 +15,7 @@ enum class ReplayCounter : std::uint32_t {
   kHitBlocks,
   kRemoteHitBlocks,   // of kHitBlocks, those that another engine wrote
   kStorageHitBlocks,  // of kHitBlocks, those that came from storage for this request
+  kPeerHitBlocks,     // likewise from the pools of other hosts
   kWrittenBlocks,     // published
   kDuplicateBlocks,   // computed, but another engine's was published before
   kUnstoredBlocks,    // missing, and not stored: no room, or the prefix was evicted meanwhile
@@ -26,7 +27,7 @@ enum class ReplayCounter : std::uint32_t {
   kStaleReads,    // reads that ended at a block which was reused meanwhile
   kDamagedReads,  // reads that ended at a block whose checksum does not match
   kLookupNs,      // where the time went; waiting for a request to arrive is in none of them
-  kFetchNs,       // waiting for blocks from storage
+  kFetchNs,       // waiting for blocks from storage and peers
   kArchiveNs,     // waiting for the storage to keep up
   kReadNs,
   kVerifyNs,

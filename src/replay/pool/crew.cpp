@@ -3,16 +3,14 @@
 #include <signal.h>
 
 #include <chrono>
-#include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "base/clock.h"
-#include "node/archive/archive.h"
-#include "os/limits.h"
-#include "pool/pool.h"
 #include "replay/pool/engine.h"
-#include "storage/backends.h"
+#include "replay/pool/keeper.h"
+#include "replay/pool/spread.h"
 
 namespace cachalot::replay {
 namespace {
@@ -38,75 +36,18 @@ int report_end(ProcessState& state, const Status& status) {
   return 1;
 }
 
-// Null: none is wanted. Storage that is down may come back while a keeper serves, but a replay would measure nothing.
-Result<std::unique_ptr<storage::Store>> open_store(const StorageOptions& options) {
-  constexpr std::uint64_t kPatienceNs = 5'000'000'000;
-  if (options.uri.empty()) return std::unique_ptr<storage::Store>();
-  CACHALOT_TRY_ASSIGN(std::unique_ptr<storage::Backend> backend,
-                      storage::open_backend(options.uri, options.secrets));
-  const storage::ObjectKey none{};
-  bool is_there = false;
-  CACHALOT_TRY(backend->exists({&none, 1}, {&is_there, 1}, SteadyClock::read() + kPatienceNs));
-  return storage::Store::make(
-      std::move(backend),
-      {.limits = options.limits, .write_bytes_per_day = options.write_bytes_per_day});
-}
-
-StorageCounters count(node::Archive& archive) {
-  const storage::StoreCounts stored = archive.store().counts();
-  const node::ArchiveCounts moved = archive.counts();
-  return {stored.put_bytes,
-          stored.got_bytes,
-          moved.fetched_blocks,
-          moved.unused_blocks,
-          moved.lost_blocks + moved.skipped_blocks,
-          stored.evicted_objects,
-          stored.failed_puts + stored.failed_gets,
-          stored.damaged_objects};
-}
-
-Status check_has_worked(const storage::StoreCounts& counts) {
-  const std::uint64_t failed = counts.failed_puts + counts.failed_gets;
-  if (failed == 0 || counts.put_objects + counts.got_objects != 0) return {};
-  return Error::make(Code::kIo, "storage: %llu blocks failed, expected some to be written or read",
-                     static_cast<unsigned long long>(failed));
-}
-
-Status keep(const ReplayOptions& options, const std::vector<std::string>& paths,
-            HarnessState& harness) {
-  (void)os::raise_descriptor_limit();
-  CACHALOT_TRY_ASSIGN(pool::Pool pool, pool::Pool::open(paths));
-  pool::KeeperOptions keeper_options;
-  keeper_options.policy = options.policy;
-  CACHALOT_TRY_ASSIGN(std::unique_ptr<storage::Store> store, open_store(options.storage));
-  CACHALOT_TRY_ASSIGN(pool::PoolKeeper keeper, pool.serve(keeper_options));
-  std::optional<node::Archive> archive;
-  if (store != nullptr) {
-    node::ArchiveOptions archiving;
-    archiving.policy = options.storage.write_policy;
-    archive.emplace(pool, keeper.keeper(), std::move(store), archiving);
-  }
-  harness.keeper.is_ready.store(true, std::memory_order_release);
-  CACHALOT_TRY(keeper.run(harness.keeper_must_end));
-  harness.keeper_counters = keeper.keeper().counters();
-  if (!archive) return {};
-  harness.storage = count(*archive);
-  return check_has_worked(archive->store().counts());
-}
-
-Status replay_requests(const ReplayOptions& options, const Workload& workload,
-                       const std::vector<std::string>& paths, std::uint32_t number,
-                       HarnessState& harness) {
+Status replay_requests(const EngineTask& task, const HostPlace& place, HarnessState& harness) {
+  const ReplayOptions& options = task.options;
   OpaqueOptions client_options;
-  client_options.pool = paths;
+  client_options.pool = place.pool_paths;
   client_options.fingerprint = fingerprint(options);
   client_options.block_bytes = options.block_bytes;
   client_options.grant_blocks = grant_target(options.block_bytes);
   client_options.counts_prompts = true;
   client_options.recovery_ns = 0;  // the replay ends with its keeper
   CACHALOT_TRY_ASSIGN(OpaqueClient client, OpaqueClient::attach(client_options));
-  CACHALOT_TRY_ASSIGN(Engine engine, Engine::make(options, workload, number, harness, client));
-  EngineState& state = harness.engines[number];
+  CACHALOT_TRY_ASSIGN(Engine engine, Engine::make(task, harness, client));
+  EngineState& state = harness.engines[task.number];
   state.process.is_ready.store(true, std::memory_order_release);
   while (harness.start_ns.load(std::memory_order_acquire) == 0) {
     std::this_thread::sleep_for(kStartNap);
@@ -122,42 +63,57 @@ bool is_about_the_keeper(const Error& error) {
 }  // namespace
 
 Result<Crew> Crew::start(const ReplayOptions& options, const Workload& workload,
-                         const std::vector<std::string>& paths, HarnessState& harness) {
+                         std::span<const HostPlace> places, HarnessState& harness) {
+  const std::vector<std::vector<std::size_t>> requests = spread_requests(options, workload);
   Crew crew(harness);
+  for (std::uint32_t host = 0; host < places.size(); ++host)
+    CACHALOT_TRY(crew.start_keeper(options, host, places[host]));
+  for (const Member& keeper : crew.keepers_) CACHALOT_TRY(crew.wait_until(keeper.state->is_ready));
+  for (std::uint32_t i = 0; i < options.all_engines(); ++i) {
+    const std::uint32_t host = i / options.engines;
+    const EngineTask task{options, workload, i, requests[host], places[host].marks};
+    ProcessState& state = harness.engines[i].process;
+    CACHALOT_TRY_ASSIGN(os::Child engine, os::Child::start([&] {
+                          leave_signals_to_the_parent();
+                          return report_end(state, replay_requests(task, places[host], harness));
+                        }));
+    crew.engines_.push_back({"engine " + std::to_string(i), host, &state, std::move(engine)});
+  }
+  for (const Member& engine : crew.engines_) CACHALOT_TRY(crew.wait_until(engine.state->is_ready));
+  return crew;
+}
+
+// One opens the storage after the other, so that an error is of the first one.
+Status Crew::start_keeper(const ReplayOptions& options, std::uint32_t host,
+                          const HostPlace& place) {
+  HostState& state = harness_->hosts[host];
   CACHALOT_TRY_ASSIGN(os::Child keeper, os::Child::start([&] {
                         leave_signals_to_the_parent();
-                        return report_end(harness.keeper, keep(options, paths, harness));
+                        return report_end(state.keeper, keep(options, host, place, *harness_));
                       }));
-  crew.keeper_.emplace(Member{"the keeper", &harness.keeper, std::move(keeper)});
-  CACHALOT_TRY(crew.wait_until_ready(harness.keeper));
-  for (std::uint32_t i = 0; i < options.engines; ++i) {
-    ProcessState& state = harness.engines[i].process;
-    CACHALOT_TRY_ASSIGN(os::Child engine, os::Child::start([&, i] {
-                          leave_signals_to_the_parent();
-                          return report_end(state,
-                                            replay_requests(options, workload, paths, i, harness));
-                        }));
-    crew.engines_.push_back(Member{"engine " + std::to_string(i), &state, std::move(engine)});
-  }
-  for (const Member& engine : crew.engines_) CACHALOT_TRY(crew.wait_until_ready(*engine.state));
-  return crew;
+  const std::string name =
+      options.hosts.count == 0 ? "the keeper" : "the keeper of host " + std::to_string(host);
+  keepers_.push_back({name, host, &state.keeper, std::move(keeper)});
+  return wait_until(state.has_opened);
 }
 
 void Crew::go() {
   harness_->start_ns.store(SteadyClock::read(), std::memory_order_release);
 }
 
-Status Crew::wait_until_ready(const ProcessState& state) {
-  while (!state.is_ready.load(std::memory_order_acquire)) {
+Status Crew::wait_until(const std::atomic<bool>& is_true) {
+  while (!is_true.load(std::memory_order_acquire)) {
     CACHALOT_TRY(wait_for(kReadyLookMs));
   }
   return {};
 }
 
 Result<bool> Crew::wait_for(std::uint64_t timeout_ms) {
-  CACHALOT_TRY_ASSIGN(const bool keeper_is_done, look_at(*keeper_, timeout_ms));
-  if (keeper_is_done) {
-    return Error::make(Code::kNoKeeper, "the keeper ended before the engines did");
+  for (Member& keeper : keepers_) {
+    CACHALOT_TRY_ASSIGN(const bool is_done, look_at(keeper, std::exchange(timeout_ms, 0)));
+    if (is_done) {
+      return Error::make(Code::kNoKeeper, "%s ended before the engines did", keeper.name.c_str());
+    }
   }
   bool all_done = true;
   for (Member& engine : engines_) {
@@ -168,10 +124,12 @@ Result<bool> Crew::wait_for(std::uint64_t timeout_ms) {
   return all_done;
 }
 
-Status Crew::end_keeper() {
-  harness_->keeper_must_end.store(true, std::memory_order_relaxed);
-  CACHALOT_TRY_ASSIGN(const os::ChildStatus status, keeper_->child.wait());
-  if (!status.ok()) return failure_of(*keeper_, status);
+Status Crew::end_keepers() {
+  harness_->keepers_must_end.store(true, std::memory_order_relaxed);
+  for (Member& keeper : keepers_) {
+    CACHALOT_TRY_ASSIGN(const os::ChildStatus status, keeper.child.wait());
+    if (!status.ok()) return failure_of(keeper, status);
+  }
   return {};
 }
 
@@ -186,10 +144,12 @@ Result<bool> Crew::look_at(Member& member, std::uint64_t timeout_ms) {
 
 Error Crew::failure_of(Member& member, const os::ChildStatus& status) {
   const bool has_spoken = member.state->has_failed && status.exit_code == 1;
+  Member& keeper = keepers_[member.host];
+  const bool is_keeper = &member == &keeper;
   // The accused process may have died a moment before.
-  if (has_spoken && &member != &*keeper_ && is_about_the_keeper(member.state->error)) {
-    const Result<std::optional<os::ChildStatus>> keeper = keeper_->child.wait_for(kKeeperBlameMs);
-    if (keeper && *keeper && !(*keeper)->ok()) return failure_of(*keeper_, **keeper);
+  if (has_spoken && !is_keeper && is_about_the_keeper(member.state->error)) {
+    const Result<std::optional<os::ChildStatus>> ended = keeper.child.wait_for(kKeeperBlameMs);
+    if (ended && *ended && !(*ended)->ok()) return failure_of(keeper, **ended);
   }
   if (has_spoken) {
     Error error = Error::make(member.state->error.code, "%s: %s", member.name.c_str(),
@@ -197,7 +157,7 @@ Error Crew::failure_of(Member& member, const os::ChildStatus& status) {
     error.os_error = member.state->error.os_error;
     return error;
   }
-  const Code code = &member == &*keeper_ ? Code::kNoKeeper : Code::kIo;
+  const Code code = is_keeper ? Code::kNoKeeper : Code::kIo;
   return Error::make(code, "%s (pid %d) died: %s", member.name.c_str(), member.child.pid(),
                      status.text().c_str());
 }

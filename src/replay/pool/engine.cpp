@@ -16,6 +16,7 @@ constexpr std::uint64_t kAllCacheBytes = std::uint64_t{512} << 20;  // of all en
 constexpr std::uint64_t kMostSlots = 4096;
 constexpr std::uint32_t kMostStoreBlocks = 32;
 constexpr std::uint64_t kMostFetchNs = 10'000'000'000;
+constexpr std::uint64_t kMostNewsNs = 10'000'000'000;
 // A batch is checked while it is still in the core's own cache.
 constexpr std::uint64_t kReadBytes = std::uint64_t{512} << 10;
 constexpr std::uint64_t kStoreBytes = std::uint64_t{32} << 20;
@@ -26,7 +27,7 @@ std::uint32_t batch_blocks(std::uint64_t bytes, std::uint64_t block_bytes) {
 }
 
 std::uint32_t cache_slots(const ReplayOptions& options) {
-  const std::uint64_t bytes = std::min(kCacheBytes, kAllCacheBytes / options.engines);
+  const std::uint64_t bytes = std::min(kCacheBytes, kAllCacheBytes / options.all_engines());
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
       bytes / options.block_bytes, batch_blocks(kStoreBytes, options.block_bytes), kMostSlots));
 }
@@ -40,44 +41,47 @@ std::uint64_t count_time(ReplayCounters& counters, ReplayCounter counter, std::u
 
 }  // namespace
 
-Engine::Engine(const ReplayOptions& options, const Workload& workload, std::uint32_t number,
-               HarnessState& harness, OpaqueClient& client, PagedCache cache)
-    : options_(&options),
-      workload_(&workload),
-      number_(number),
+Engine::Engine(const EngineTask& task, HarnessState& harness, OpaqueClient& client,
+               PagedCache cache)
+    : task_(task),
+      options_(&task.options),
+      workload_(&task.workload),
       harness_(&harness),
-      state_(&harness.engines[number]),
+      host_(&harness.hosts[task.host()]),
+      state_(&harness.engines[task.number]),
       pass_(&state_->passes[0]),
       client_(&client),
       cache_(std::move(cache)),
-      read_blocks_(std::min(batch_blocks(kReadBytes, options.block_bytes), cache_.slots())),
-      store_blocks_(std::min(batch_blocks(kStoreBytes, options.block_bytes), cache_.slots())),
+      read_blocks_(std::min(batch_blocks(kReadBytes, task.options.block_bytes), cache_.slots())),
+      store_blocks_(std::min(batch_blocks(kStoreBytes, task.options.block_bytes), cache_.slots())),
       slots_(kMostStoreBlocks) {}
 
-Result<Engine> Engine::make(const ReplayOptions& options, const Workload& workload,
-                            std::uint32_t number, HarnessState& harness, OpaqueClient& client) {
+Result<Engine> Engine::make(const EngineTask& task, HarnessState& harness, OpaqueClient& client) {
   CACHALOT_TRY_ASSIGN(PagedCache cache,
-                      PagedCache::make(options.block_bytes, cache_slots(options)));
-  return Engine(options, workload, number, harness, client, std::move(cache));
+                      PagedCache::make(task.options.block_bytes, cache_slots(task.options)));
+  return Engine(task, harness, client, std::move(cache));
 }
 
 Status Engine::run() {
-  const std::uint64_t requests = workload_->requests();
+  const std::uint64_t requests = task_.requests.size();
   for (;;) {
-    const std::uint64_t number = harness_->next_request.fetch_add(1, std::memory_order_relaxed);
+    const std::uint64_t number = host_->next_request.fetch_add(1, std::memory_order_relaxed);
     if (number >= requests * options_->passes) return {};
     const auto pass = static_cast<std::uint32_t>(number / requests);
-    wait_for_pass(pass);
-    if (options_->speed > 0) wait_for_arrival(pass, number % requests);
-    CACHALOT_TRY(serve(number % requests));
+    const std::size_t request = task_.requests[number % requests];
+    wait_for_turn(pass, request);
+    if (options_->speed > 0) wait_for_arrival(pass, request);
+    CACHALOT_TRY(serve(request));
     pass_->end_ns = SteadyClock::read();
+    if (options_->hosts.is_in_order && options_->hosts.has_peers) CACHALOT_TRY(wait_for_news());
     harness_->requests_done.fetch_add(1, std::memory_order_release);
   }
 }
 
-void Engine::wait_for_pass(std::uint32_t pass) {
+void Engine::wait_for_turn(std::uint32_t pass, std::size_t request) {
   constexpr auto kNap = std::chrono::microseconds(50);
-  const std::uint64_t before = workload_->requests() * pass;
+  const std::uint64_t before =
+      workload_->requests() * pass + (options_->hosts.is_in_order ? request : 0);
   while (harness_->requests_done.load(std::memory_order_acquire) < before) {
     std::this_thread::sleep_for(kNap);
   }
@@ -107,10 +111,15 @@ Status Engine::serve(std::size_t request) {
 
   CACHALOT_TRY_ASSIGN(const std::size_t fetched, fetch(hashes, found));
   CACHALOT_TRY_ASSIGN(const std::size_t hits, read_hits(request, fetched));
-  const std::size_t from_storage = hits > found ? hits - found : 0;
+  std::size_t from_storage = 0, from_peers = 0;
+  for (std::size_t i = found; i < hits; ++i)
+    ++(source_of(hashes[i]) == BlockSource::kPeers ? from_peers : from_storage);
   pass_->counters.add(ReplayCounter::kStorageHitBlocks, from_storage);
-  CACHALOT_TRY(client_->count_prompt(
-      {.asked = hashes.size(), .from_pool = hits - from_storage, .from_storage = from_storage}));
+  pass_->counters.add(ReplayCounter::kPeerHitBlocks, from_peers);
+  CACHALOT_TRY(client_->count_prompt({.asked = hashes.size(),
+                                      .from_pool = hits - from_storage - from_peers,
+                                      .from_peers = from_peers,
+                                      .from_storage = from_storage}));
   CACHALOT_TRY(store_missing(hashes, hits));
   CACHALOT_TRY(wait_for_storage());
   count_request(request, hits);
@@ -119,7 +128,7 @@ Status Engine::serve(std::size_t request) {
 }
 
 Result<std::size_t> Engine::fetch(std::span<const BlockHash> hashes, std::size_t found) {
-  if (options_->storage.uri.empty() || found == hashes.size()) return found;
+  if (!options_->has_sources() || found == hashes.size()) return found;
   const std::uint64_t start_ns = SteadyClock::read();
   CACHALOT_TRY_ASSIGN(const Prefetched result, client_->prefetch(hashes, kMostFetchNs));
   count_time(pass_->counters, ReplayCounter::kFetchNs, start_ns);
@@ -128,7 +137,7 @@ Result<std::size_t> Engine::fetch(std::span<const BlockHash> hashes, std::size_t
 
 // One engine waits for all of it: then what is stored does not depend on the disk's speed, and the hits repeat.
 Status Engine::wait_for_storage() {
-  if (options_->storage.uri.empty()) return {};
+  if (options_->storage.uris.empty()) return {};
   const std::uint64_t most = options_->engines == 1 ? 0 : options_->capacity_blocks / 16;
   const std::uint64_t start_ns = SteadyClock::read();
   for (;;) {
@@ -138,6 +147,44 @@ Status Engine::wait_for_storage() {
   }
   count_time(pass_->counters, ReplayCounter::kArchiveNs, start_ns);
   return {};
+}
+
+BlockSource Engine::source_of(const BlockHash& hash) const {
+  if (task_.marks != nullptr) return task_.marks->of(hash);
+  return options_->hosts.has_peers ? BlockSource::kPeers : BlockSource::kStorage;
+}
+
+Status Engine::wait_for_news() {
+  // An answer: the keeper has done, and told its observers, what was asked of it before.
+  const Result<std::uint64_t> answered = client_->storage_backlog();
+  if (!answered) return answered.error();
+  const std::uint64_t until_ns = SteadyClock::read() + kMostNewsNs;
+  while (!is_news_known()) {
+    if (SteadyClock::read() < until_ns) continue;
+    return Error::make(Code::kTimeout,
+                       "peers: some do not know yet what a request has stored %llu s ago",
+                       static_cast<unsigned long long>(kMostNewsNs / 1'000'000'000));
+  }
+  return {};
+}
+
+// Keepers that have told all their changes tell no more until the next request. If all that they have told was heard, it
+// is known everywhere.
+bool Engine::is_news_known() {
+  constexpr auto kNap = std::chrono::microseconds(20);
+  const std::uint64_t round = harness_->news_round.fetch_add(1, std::memory_order_acq_rel) + 1;
+  const std::uint64_t until_ns = SteadyClock::read() + kMostNewsNs;
+  std::uint64_t told = 0, heard = 0, untold = 0;
+  for (const HostState& host : std::span(harness_->hosts, options_->host_count())) {
+    while (host.news.round.load(std::memory_order_acquire) < round) {
+      if (SteadyClock::read() >= until_ns) return false;
+      std::this_thread::sleep_for(kNap);
+    }
+    told += host.news.told.load(std::memory_order_relaxed);
+    heard += host.news.heard.load(std::memory_order_relaxed);
+    untold += host.news.untold.load(std::memory_order_relaxed);
+  }
+  return untold == 0 && told == heard;
 }
 
 Result<std::size_t> Engine::read_hits(std::size_t request, std::size_t found) {
@@ -172,11 +219,12 @@ Result<std::size_t> Engine::read_batch(std::size_t request, std::size_t first, s
 }
 
 void Engine::check_block(std::size_t request, std::size_t block, const std::byte* bytes) {
-  const PayloadCheck check = check_payload(workload_->hashes(request)[block], options_->engines,
-                                           options_->verify, {bytes, options_->block_bytes});
+  const PayloadCheck check =
+      check_payload(workload_->hashes(request)[block], options_->all_engines(), options_->verify,
+                    {bytes, options_->block_bytes});
   ReplayCounters& counters = pass_->counters;
   counters.add(ReplayCounter::kHitBlocks, 1);
-  if (check.stamp.writer != number_) counters.add(ReplayCounter::kRemoteHitBlocks, 1);
+  if (check.stamp.writer != task_.number) counters.add(ReplayCounter::kRemoteHitBlocks, 1);
   if (options_->verify == VerifyMode::kOff) return;
   counters.add(ReplayCounter::kCheckedBlocks, 1);
   counters.add(ReplayCounter::kCheckedBytes, check.checked_bytes);
@@ -206,7 +254,7 @@ Result<std::size_t> Engine::store_batch(const BlockHash* parent,
   std::uint64_t now_ns = SteadyClock::read();
   for (std::size_t i = 0; i < hashes.size(); ++i) {
     const std::span<std::byte> bytes(cache_.take(), options_->block_bytes);
-    fill_payload(hashes[i], {number_, computed_blocks_++}, bytes);
+    fill_payload(hashes[i], {task_.number, computed_blocks_++}, bytes);
     slots_[i] = bytes.data();
   }
   now_ns = count_time(counters, ReplayCounter::kComputeNs, now_ns);

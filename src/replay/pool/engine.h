@@ -18,31 +18,42 @@
 
 #include "replay/pool/harness.h"
 #include "replay/pool/paged_cache.h"
+#include "replay/pool/source_marks.h"
 #include "replay/pool/workload.h"
 
 namespace cachalot::replay {
 
+// What an engine is to do. All that it refers to outlives the engine.
+struct EngineTask {
+  const ReplayOptions& options;
+  const Workload& workload;
+  std::uint32_t number;                   // of this engine, below options.all_engines()
+  std::span<const std::size_t> requests;  // of its host, in the order of the trace
+  const SourceMarks* marks;               // null: all that is fetched has one source
+
+  std::uint32_t host() const { return number / options.engines; }
+};
+
 class Engine {
  public:
-  // @param number  of this engine, below options.engines
   // @errors kNoSpace: no memory for its cache
-  static Result<Engine> make(const ReplayOptions& options, const Workload& workload,
-                             std::uint32_t number, HarnessState& harness, OpaqueClient& client);
+  static Result<Engine> make(const EngineTask& task, HarnessState& harness, OpaqueClient& client);
 
-  // Takes requests from harness.next_request until there are none. Request r of pass p has number p * requests + r.
+  // Takes requests of its host until there are none. Request i of the host in pass p has number p * requests + i.
   // @errors of the pool's client: the replay cannot go on
   Status run();
 
  private:
-  Engine(const ReplayOptions& options, const Workload& workload, std::uint32_t number,
-         HarnessState& harness, OpaqueClient& client, PagedCache cache);
+  Engine(const EngineTask& task, HarnessState& harness, OpaqueClient& client, PagedCache cache);
 
-  // Passes do not overlap: waits until all requests of the passes before have ended.
-  void wait_for_pass(std::uint32_t pass);
+  // Passes do not overlap: waits until all requests of the passes before have ended. In order: also those before this one.
+  void wait_for_turn(std::uint32_t pass, std::size_t request);
   void wait_for_arrival(std::uint32_t pass, std::size_t request) const;
   Status serve(std::size_t request);
-  // Has storage bring what the pool lacks. @return leading blocks in the pool now
+  // Has storage and peers bring what the pool lacks. @return leading blocks in the pool now
   Result<std::size_t> fetch(std::span<const BlockHash> hashes, std::size_t found);
+  // Where a block that was fetched came from.
+  BlockSource source_of(const BlockHash& hash) const;
   // Engines of a replay compute nothing, so they may be faster than any storage: they wait for it.
   Status wait_for_storage();
   // Reads the first `found` blocks of a request. @return how many are hits
@@ -55,12 +66,17 @@ class Engine {
   Status store_missing(std::span<const BlockHash> hashes, std::size_t hits);
   // @return how many of `hashes` stand in the pool now
   Result<std::size_t> store_batch(const BlockHash* parent, std::span<const BlockHash> hashes);
+  // Until all hosts know what this one has stored and evicted.
+  Status wait_for_news();
+  // Asks the keepers once. @return whether they do
+  bool is_news_known();
   void count_request(std::size_t request, std::size_t hits);
 
+  EngineTask task_;
   const ReplayOptions* options_;
   const Workload* workload_;
-  std::uint32_t number_;
   HarnessState* harness_;
+  HostState* host_;
   EngineState* state_;
   EnginePass* pass_;  // of state_, the one in work
   OpaqueClient* client_;

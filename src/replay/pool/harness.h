@@ -52,7 +52,7 @@ struct alignas(64) EngineState {
   }
 };
 
-// What the storage has counted, by the keeper's process at its end.
+// What the storage of a host has counted, by the keeper's process at its end.
 struct StorageCounters {
   std::uint64_t written_bytes = 0;
   std::uint64_t read_bytes = 0;
@@ -64,19 +64,45 @@ struct StorageCounters {
   std::uint64_t damaged_blocks = 0;
 };
 
+// Likewise what it has read from peers.
+struct PeerCounters {
+  std::uint64_t read_blocks = 0;
+  std::uint64_t read_bytes = 0;
+  std::uint64_t absent_blocks = 0;  // said to be there, and gone
+  std::uint64_t failed_requests = 0;
+};
+
+// How far the news of which blocks a pool has, has come, in answer to HarnessState::news_round.
+struct PeerNews {
+  std::atomic<std::uint64_t> round{0};  // written last
+  std::atomic<std::uint64_t> told{0}, heard{0}, untold{0};
+};
+
+struct alignas(64) HostState {
+  // The next of the host's requests that no engine has taken, counted over all passes.
+  std::atomic<std::uint64_t> next_request{0};
+  std::atomic<bool> has_opened{false};  // its storage: the next keeper may
+  ProcessState keeper;
+  pool::KeeperCounters keeper_counters;  // the last, by the keeper itself
+  StorageCounters storage;
+  PeerCounters peers;
+  PeerNews news;
+  // With HostOptions::has_networks.
+  std::atomic<int> network_pid{0};  // whose namespace it is
+  std::atomic<bool> has_link{false};
+};
+
 struct HarnessState {
-  // The next request that no engine has taken, counted over all passes.
-  alignas(64) std::atomic<std::uint64_t> next_request{0};
-  // Requests that have ended; pairs with Engine::wait_for_pass().
+  // Requests that have ended; pairs with Engine::wait_for_turn().
   alignas(64) std::atomic<std::uint64_t> requests_done{0};
   // When each pass began, on the steady clock; 0: not yet.
   std::atomic<std::uint64_t> pass_start_ns[kMaxPasses]{};
   // When the engines begin, on the steady clock; 0: not yet.
   alignas(64) std::atomic<std::uint64_t> start_ns{0};
-  std::atomic<bool> keeper_must_end{false};
-  ProcessState keeper;
-  pool::KeeperCounters keeper_counters;  // the last, by the keeper itself
-  StorageCounters storage;
+  // With HostOptions::is_in_order: asks all keepers for their PeerNews.
+  alignas(64) std::atomic<std::uint64_t> news_round{0};
+  std::atomic<bool> keepers_must_end{false};
+  HostState hosts[kMaxHosts];
   EngineState engines[kMaxEngines];
 };
 

@@ -22,6 +22,28 @@ Error out_of_range(const char* what, std::uint64_t value, std::uint64_t least, s
 
 }  // namespace
 
+Result<HostPolicy> parse_host_policy(const std::string& text) {
+  for (const HostPolicy policy :
+       {HostPolicy::kRoundRobin, HostPolicy::kRandom, HostPolicy::kPrefix}) {
+    if (text == host_policy_name(policy)) return policy;
+  }
+  return Error::make(Code::kInvalidArgument,
+                     "host policy: \"%.40s\", expected round_robin, random or prefix",
+                     text.c_str());
+}
+
+const char* host_policy_name(HostPolicy policy) {
+  switch (policy) {
+    case HostPolicy::kRoundRobin:
+      return "round_robin";
+    case HostPolicy::kRandom:
+      return "random";
+    case HostPolicy::kPrefix:
+      break;
+  }
+  return "prefix";
+}
+
 std::uint32_t grant_target(std::uint64_t block_bytes) {
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
       kGrantedBytes / std::max<std::uint64_t>(block_bytes, 1), kFewestGrants, kMostGrants));
@@ -32,6 +54,11 @@ Result<pool::Geometry> pool_geometry(const ReplayOptions& options) {
   if (options.engines == 0 || options.engines > kMaxEngines) {
     return out_of_range("engines", options.engines, 1, kMaxEngines);
   }
+  if (options.hosts.count > kMaxHosts || options.all_engines() > kMaxEngines) {
+    return Error::make(Code::kInvalidArgument,
+                       "hosts: %u with %u engines each, expected at most %u engines in all",
+                       options.host_count(), options.engines, kMaxEngines);
+  }
   if (options.block_bytes == 0 || options.block_bytes % memory::kLineBytes != 0) {
     return Error::make(Code::kInvalidArgument,
                        "block_bytes: %" PRIu64 " is not a multiple of 64, at least 64",
@@ -40,8 +67,8 @@ Result<pool::Geometry> pool_geometry(const ReplayOptions& options) {
   if (options.capacity_blocks == 0 || options.capacity_blocks > kMostBlocks) {
     return out_of_range("capacity_blocks", options.capacity_blocks, 1, kMostBlocks);
   }
-  // What brings blocks back from storage is a client, too.
-  const std::uint32_t clients = options.engines + (options.storage.uri.empty() ? 0 : 1);
+  // What brings blocks from behind the pool is a client, too.
+  const std::uint32_t clients = options.engines + (options.has_sources() ? 1 : 0);
   // A client holds at most its target, and as much again in flight to be published.
   const std::uint64_t held = (std::uint64_t{clients} * 2 + 1) * grant_target(options.block_bytes);
   pool::Geometry geometry;
@@ -67,6 +94,18 @@ Status check_options(const ReplayOptions& options) {
   }
   if (!std::isfinite(options.speed) || options.speed < 0) {
     return Error::make(Code::kInvalidArgument, "speed: %g is not a positive factor", options.speed);
+  }
+  if (options.hosts.has_networks && !options.storage.uris.empty()) {
+    return Error::make(
+        Code::kInvalidArgument,
+        "storage: %.120s, expected none for hosts with networks of their own, from which no "
+        "server is reached",
+        options.storage.uris.front().c_str());
+  }
+  if (options.hosts.count != 0 && !options.pool_paths.empty()) {
+    return Error::make(Code::kInvalidArgument,
+                       "pool: %.120s, expected no path for several hosts, whose pools are unnamed",
+                       options.pool_paths.front().c_str());
   }
   CACHALOT_TRY(eviction::parse_pool_policy(options.policy));
   return {};

@@ -20,15 +20,38 @@
 namespace cachalot::replay {
 
 inline constexpr std::uint32_t kMaxEngines = 64;
+inline constexpr std::uint32_t kMaxHosts = 64;
 inline constexpr std::uint32_t kMaxPasses = 8;
 
-// The storage behind the pool of a replay; none without a URI.
+// What lies behind each pool of a replay; nothing without a URI.
 struct StorageOptions {
-  std::string uri;  // storage/backends.h
+  std::vector<std::string> uris;  // storage/backends.h
   storage::BackendSecrets secrets = {};
   storage::Limits limits = {};
   std::uint64_t write_bytes_per_day = 0;  // 0: no limit
   node::WritePolicy write_policy = node::WritePolicy::kThrough;
+};
+
+// Which host takes which request.
+enum class HostPolicy {
+  kRoundRobin,  // request i: host i modulo N
+  kRandom,      // by the seed
+  kPrefix,      // by the first block's hash: requests with the same beginning meet
+};
+
+// "round_robin", "random", "prefix". @errors kInvalidArgument
+Result<HostPolicy> parse_host_policy(const std::string& text);
+const char* host_policy_name(HostPolicy policy);
+
+// Several pools, each with a keeper and engines of its own, as on machines of their own.
+struct HostOptions {
+  std::uint32_t count = 0;  // 0: one pool
+  HostPolicy policy = HostPolicy::kRoundRobin;
+  bool has_peers = false;  // each keeper reads from the pools of the others
+  // Each request begins after the one before has ended and all hosts know of its blocks: the hits repeat.
+  bool is_in_order = false;
+  bool has_networks = false;           // peers speak over links of their own (host_network.h)
+  std::uint64_t link_bytes_per_s = 0;  // that a host sends over its link; 0: no limit
 };
 
 struct ReplayOptions {
@@ -36,7 +59,8 @@ struct ReplayOptions {
   std::uint64_t block_tokens = 512;
   std::uint64_t block_bytes = 65536;  // payload of a block: whole lines
   std::uint64_t capacity_blocks = 20000;
-  std::uint32_t engines = 2;  // 1 to kMaxEngines
+  std::uint32_t engines = 2;  // of each host; 1 to kMaxEngines, as all of them together
+  HostOptions hosts = {};
   std::uint32_t devices = 4;
   memory::DomainKind domain = memory::DomainKind::kNoncoherent;
   std::string policy = "lru";
@@ -53,12 +77,17 @@ struct ReplayOptions {
   // None: memfds.
   std::vector<std::string> pool_paths;
   StorageOptions storage = {};
+
+  std::uint32_t host_count() const { return hosts.count == 0 ? 1 : hosts.count; }
+  std::uint32_t all_engines() const { return engines * host_count(); }
+  // Whether blocks may come from behind a pool.
+  bool has_sources() const { return hosts.has_peers || !storage.uris.empty(); }
 };
 
 // How many blocks a client holds in advance: fewer of large ones.
 std::uint32_t grant_target(std::uint64_t block_bytes);
 
-// The pool for it. Grants and blocks in flight come on top of the capacity, so that no block is
+// The pool of each host. Grants and blocks in flight come on top of the capacity, so that no block is
 // evicted but to make room for another.
 // @errors kInvalidArgument: an option out of range, named with its value
 Result<pool::Geometry> pool_geometry(const ReplayOptions& options);

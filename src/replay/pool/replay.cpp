@@ -1,10 +1,17 @@
 #include "replay/pool/replay.h"
 
+#include <cerrno>
 #include <cinttypes>
+#include <cstdlib>
+#include <filesystem>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "pool/pool.h"
 #include "replay/pool/crew.h"
+#include "replay/pool/source_marks.h"
 
 namespace cachalot::replay {
 namespace {
@@ -15,11 +22,54 @@ constexpr std::uint64_t kLookMs = 10;
 constexpr std::uint64_t kProgressNs = 100'000'000;
 constexpr double kNsPerSecond = 1e9;
 
-// Removes the pool's files on every way out, after the processes have ended; not where another process took
-// the pool over and serves it.
-struct RemoveAtEnd {
-  pool::Pool* pool;
-  ~RemoveAtEnd() { (void)pool->remove(); }
+// The pools of all hosts. Their files are removed on every way out, after the processes have ended; not where another
+// process took a pool over and serves it.
+class Pools {
+ public:
+  Pools() = default;
+  ~Pools() {
+    for (pool::Pool& pool : all_) (void)pool.remove();
+  }
+  Pools(const Pools&) = delete;
+  Pools& operator=(const Pools&) = delete;
+
+  void add(pool::Pool pool) { all_.push_back(std::move(pool)); }
+  std::span<const pool::Pool> all() const { return all_; }
+  std::uint64_t bytes() const {
+    std::uint64_t bytes = 0;
+    for (const pool::Pool& pool : all_)
+      bytes += pool.devices().count() * pool.devices().bytes_each();
+    return bytes;
+  }
+
+ private:
+  std::vector<pool::Pool> all_;
+};
+
+// Where the keepers of a replay find each other.
+class RegistryFolder {
+ public:
+  // @errors kPermission, kNoSpace, kIo: no folder can be made
+  Status make() {
+    std::error_code unknown;
+    std::string path = std::filesystem::temp_directory_path(unknown) / "cachalot-replay.XXXXXX";
+    if (mkdtemp(path.data()) == nullptr)
+      return Error::from_errno(errno, "peers: folder %.200s", path.c_str());
+    path_ = path;
+    return {};
+  }
+  ~RegistryFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  RegistryFolder() = default;
+  RegistryFolder(const RegistryFolder&) = delete;
+  RegistryFolder& operator=(const RegistryFolder&) = delete;
+
+  std::string uri() const { return path_.empty() ? "" : "file:" + path_; }
+
+ private:
+  std::string path_;
 };
 
 Result<pool::Pool> create_pool(const ReplayOptions& options) {
@@ -32,14 +82,26 @@ Result<pool::Pool> create_pool(const ReplayOptions& options) {
   return pool::Pool::create(create);
 }
 
+// One for each host, where a fetched block may have come from storage or from peers; else none.
+Result<std::vector<SourceMarks>> make_marks(const ReplayOptions& options,
+                                            const Workload& workload) {
+  std::vector<SourceMarks> marks;
+  if (!options.hosts.has_peers || options.storage.uris.empty()) return marks;
+  for (std::uint32_t host = 0; host < options.host_count(); ++host) {
+    CACHALOT_TRY_ASSIGN(SourceMarks mark, SourceMarks::make(workload.blocks()));
+    marks.push_back(std::move(mark));
+  }
+  return marks;
+}
+
 // Tells the sink how far the replay is.
 class ProgressMeter {
  public:
-  ProgressMeter(const ReplayOptions& options, const Workload& workload, const pool::Pool& pool,
+  ProgressMeter(const ReplayOptions& options, const Workload& workload, const Pools& pools,
                 const HarnessState& harness, ProgressSink& sink)
-      : engines_(harness.engines, options.engines),
+      : engines_(harness.engines, options.all_engines()),
         requests_(workload.requests() * options.passes),
-        pool_(&pool),
+        pools_(&pools),
         sink_(&sink),
         start_ns_(SteadyClock::read()),
         last_ns_(start_ns_) {}
@@ -65,9 +127,10 @@ class ProgressMeter {
     const std::uint64_t bytes = sum(ReplayCounter::kBytesRead) + sum(ReplayCounter::kBytesWritten);
     progress.gb_s =
         static_cast<double>(bytes - last_bytes_) / static_cast<double>(now_ns - last_ns_);
-    pool::KeeperCounters keeper;
-    if (pool_->state().read_keeper_counters(keeper)) {
-      progress.evictions = keeper[pool::KeeperCounter::kEvictions];
+    for (const pool::Pool& pool : pools_->all()) {
+      pool::KeeperCounters keeper;
+      if (pool.state().read_keeper_counters(keeper))
+        progress.evictions += keeper[pool::KeeperCounter::kEvictions];
     }
     progress.errors = sum(ReplayCounter::kVerifyErrors) + sum(ReplayCounter::kDamagedReads);
     progress.elapsed_s = static_cast<double>(now_ns - start_ns_) / kNsPerSecond;
@@ -84,7 +147,7 @@ class ProgressMeter {
 
   std::span<const EngineState> engines_;
   std::uint64_t requests_;
-  const pool::Pool* pool_;
+  const Pools* pools_;
   ProgressSink* sink_;
   std::uint64_t start_ns_, last_ns_;
   std::uint64_t last_bytes_ = 0;
@@ -100,7 +163,7 @@ Status run(Crew& crew, ProgressMeter& meter, ProgressSink& sink) {
   crew.go();
   for (;;) {
     CACHALOT_TRY_ASSIGN(const bool all_done, crew.wait_for(kLookMs));
-    if (all_done) return crew.end_keeper();
+    if (all_done) return crew.end_keepers();
     if (sink.should_stop()) return stopped(meter.requests_done(), meter.requests());
     meter.tell_now_and_then();
   }
@@ -112,23 +175,38 @@ Result<ReplayReport> replay(const ReplayOptions& options, ProgressSink& sink) {
   const std::uint64_t begin_ns = SteadyClock::read();
   CACHALOT_TRY(check_options(options));
   CACHALOT_TRY_ASSIGN(const Workload workload, Workload::load(options));
-  CACHALOT_TRY_ASSIGN(pool::Pool pool, create_pool(options));
-  const RemoveAtEnd remove_at_end{&pool};
+  Pools pools;
+  for (std::uint32_t host = 0; host < options.host_count(); ++host) {
+    CACHALOT_TRY_ASSIGN(pool::Pool pool, create_pool(options));
+    pools.add(std::move(pool));
+  }
   if (sink.should_stop()) return stopped(0, workload.requests() * options.passes);
 
   CACHALOT_TRY_ASSIGN(const Harness harness, Harness::make());
   HarnessState& state = harness.state();
-  CACHALOT_TRY_ASSIGN(Crew crew, Crew::start(options, workload, pool.paths(), state));
-  ProgressMeter meter(options, workload, pool, state, sink);
+  RegistryFolder registry;
+  if (options.hosts.has_peers) CACHALOT_TRY(registry.make());
+  CACHALOT_TRY_ASSIGN(std::vector<SourceMarks> marks, make_marks(options, workload));
+  std::vector<HostPlace> places;
+  for (const pool::Pool& pool : pools.all()) {
+    SourceMarks* const mark = marks.empty() ? nullptr : &marks[places.size()];
+    places.push_back({pool.paths(), registry.uri(), mark});
+  }
+  CACHALOT_TRY_ASSIGN(Crew crew, Crew::start(options, workload, places, state));
+  ProgressMeter meter(options, workload, pools, state, sink);
   CACHALOT_TRY(run(crew, meter, sink));
 
   ReplayReport report = make_report(options, workload, state);
   report.setup_s = static_cast<double>(state.start_ns.load() - begin_ns) / kNsPerSecond;
-  const pool::ClientCounters totals = pool.state().read_totals();
-  report.prompt_blocks = totals[pool::ClientCounter::kPromptBlocks];
-  report.used_storage_blocks = totals[pool::ClientCounter::kUsedStorageBlocks];
-  report.used_blocks = totals[pool::ClientCounter::kUsedPoolBlocks] + report.used_storage_blocks;
-  report.pool_bytes = pool.devices().count() * pool.devices().bytes_each();
+  for (const pool::Pool& pool : pools.all()) {
+    const pool::ClientCounters totals = pool.state().read_totals();
+    report.prompt_blocks += totals[pool::ClientCounter::kPromptBlocks];
+    report.used_storage_blocks += totals[pool::ClientCounter::kUsedStorageBlocks];
+    report.used_peer_blocks += totals[pool::ClientCounter::kUsedPeerBlocks];
+    report.used_blocks += totals[pool::ClientCounter::kUsedPoolBlocks];
+  }
+  report.used_blocks += report.used_storage_blocks + report.used_peer_blocks;
+  report.pool_bytes = pools.bytes();
   return report;
 }
 

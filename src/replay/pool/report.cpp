@@ -79,6 +79,7 @@ ReplayReport::Pass pass_of(const Totals& totals, std::uint64_t start_ns) {
   pass.blocks_total = totals[ReplayCounter::kBlocks];
   pass.blocks_hit = totals[ReplayCounter::kHitBlocks];
   pass.blocks_hit_storage = totals[ReplayCounter::kStorageHitBlocks];
+  pass.blocks_hit_peers = totals[ReplayCounter::kPeerHitBlocks];
   pass.blocks_written = totals[ReplayCounter::kWrittenBlocks];
   pass.block_hit_rate = ratio(as_double(pass.blocks_hit), as_double(pass.blocks_total));
   pass.token_hit_rate = ratio(as_double(totals[ReplayCounter::kHitTokens]),
@@ -104,6 +105,7 @@ void fill_counts(const Totals& totals, ReplayReport& report) {
   report.blocks_hit = totals[ReplayCounter::kHitBlocks];
   report.blocks_hit_remote = totals[ReplayCounter::kRemoteHitBlocks];
   report.blocks_hit_storage = totals[ReplayCounter::kStorageHitBlocks];
+  report.blocks_hit_peers = totals[ReplayCounter::kPeerHitBlocks];
   report.blocks_written = totals[ReplayCounter::kWrittenBlocks];
   report.blocks_duplicate = totals[ReplayCounter::kDuplicateBlocks];
   report.blocks_unstored = totals[ReplayCounter::kUnstoredBlocks];
@@ -131,15 +133,38 @@ void fill_rates(const Totals& totals, ReplayReport& report) {
       ratio(as_double(report.bytes_read + report.bytes_written), report.wall_s) / kNsPerSecond;
 }
 
+void add_host(const HostState& host, ReplayReport& report) {
+  const StorageCounters& storage = host.storage;
+  report.storage.written_bytes += storage.written_bytes;
+  report.storage.read_bytes += storage.read_bytes;
+  report.storage.fetched_blocks += storage.fetched_blocks;
+  report.storage.unused_blocks += storage.unused_blocks;
+  report.storage.lost_blocks += storage.lost_blocks;
+  report.storage.evicted_blocks += storage.evicted_blocks;
+  report.storage.failed_blocks += storage.failed_blocks;
+  report.storage.damaged_blocks += storage.damaged_blocks;
+  report.peers.read_blocks += host.peers.read_blocks;
+  report.peers.read_bytes += host.peers.read_bytes;
+  report.peers.absent_blocks += host.peers.absent_blocks;
+  report.peers.failed_requests += host.peers.failed_requests;
+  report.evictions += host.keeper_counters[pool::KeeperCounter::kEvictions];
+}
+
+ReplayReport::PerHost host_of(const Totals& totals) {
+  return {totals[ReplayCounter::kRequests],      totals[ReplayCounter::kBlocks],
+          totals[ReplayCounter::kHitBlocks],     totals[ReplayCounter::kStorageHitBlocks],
+          totals[ReplayCounter::kPeerHitBlocks], totals[ReplayCounter::kVerifyErrors]};
+}
+
 }  // namespace
 
 ReplayReport make_report(const ReplayOptions& options, const Workload& workload,
                          const HarnessState& harness) {
-  const std::span<const EngineState> engines(harness.engines, options.engines);
+  const std::span<const EngineState> engines(harness.engines, options.all_engines());
   const Totals totals(engines, 0, options.passes);
   ReplayReport report;
   fill_counts(totals, report);
-  for (std::uint32_t i = 0; i < options.engines; ++i) {
+  for (std::uint32_t i = 0; i < engines.size(); ++i) {
     const EngineState& engine = engines[i];
     report.engines.push_back(
         {engine.sum(ReplayCounter::kRequests), engine.sum(ReplayCounter::kHitBlocks),
@@ -152,8 +177,10 @@ ReplayReport make_report(const ReplayOptions& options, const Workload& workload,
   for (std::uint32_t i = 0; options.passes > 1 && i < options.passes; ++i) {
     report.passes.push_back(pass_of(Totals(engines, i, 1), harness.pass_start_ns[i].load()));
   }
-  report.storage = harness.storage;
-  report.evictions = harness.keeper_counters[pool::KeeperCounter::kEvictions];
+  for (std::uint32_t i = 0; i < options.host_count(); ++i) add_host(harness.hosts[i], report);
+  for (std::uint32_t i = 0; i < options.hosts.count; ++i)
+    report.hosts.push_back(
+        host_of(Totals(engines.subspan(i * options.engines, options.engines), 0, options.passes)));
   report.bytes_saved = report.blocks_hit * options.block_bytes;
   report.skipped_lines = workload.skipped_lines();
   fill_rates(totals, report);

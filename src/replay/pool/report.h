@@ -23,7 +23,7 @@ struct TimeSpent {
   double verify_s = 0;
   double compute_s = 0;
   double write_s = 0;
-  double fetch_s = 0;    // waiting for blocks from storage
+  double fetch_s = 0;    // waiting for blocks from storage and peers
   double archive_s = 0;  // waiting for storage to keep up
 };
 
@@ -39,7 +39,9 @@ struct ReplayReport {
   double block_hit_rate = 0;
   double token_hit_rate = 0;
   std::uint64_t blocks_hit_storage = 0;  // of blocks_hit, those that came from storage
+  std::uint64_t blocks_hit_peers = 0;    // likewise from the pools of other hosts
   StorageCounters storage;
+  PeerCounters peers;
   std::uint64_t evictions = 0;
   std::uint64_t bytes_saved = 0;  // blocks_hit * block_bytes: what need not be computed
   std::uint64_t bytes_read = 0;
@@ -68,10 +70,18 @@ struct ReplayReport {
     std::uint64_t blocks_written = 0;
   };
   std::vector<PerEngine> engines;
+  // Each host, with HostOptions::count.
+  struct PerHost {
+    std::uint64_t requests = 0;
+    std::uint64_t blocks_total = 0, blocks_hit = 0, blocks_hit_storage = 0, blocks_hit_peers = 0;
+    std::uint64_t verify_errors = 0;
+  };
+  std::vector<PerHost> hosts;
   // Each pass through the trace, as above; empty if there is one only.
   struct Pass {
     std::uint64_t requests = 0;
-    std::uint64_t blocks_total = 0, blocks_hit = 0, blocks_hit_storage = 0, blocks_written = 0;
+    std::uint64_t blocks_total = 0, blocks_hit = 0, blocks_hit_storage = 0, blocks_hit_peers = 0;
+    std::uint64_t blocks_written = 0;
     double block_hit_rate = 0, token_hit_rate = 0;
     std::uint64_t bytes_read = 0, bytes_written = 0;
     double read_gb_s = 0, write_gb_s = 0;
@@ -80,9 +90,10 @@ struct ReplayReport {
     double wall_s = 0;  // from its first request to the end of its last
   };
   std::vector<Pass> passes;
-  std::uint64_t pool_bytes = 0;  // of all its devices
-  // What the pool says of its clients' prompts: the same as blocks_total, blocks_hit and blocks_hit_storage.
-  std::uint64_t prompt_blocks = 0, used_blocks = 0, used_storage_blocks = 0;
+  std::uint64_t pool_bytes = 0;  // of all devices of all pools
+  // What the pools say of their clients' prompts: the same as blocks_total, blocks_hit, blocks_hit_storage and
+  // blocks_hit_peers.
+  std::uint64_t prompt_blocks = 0, used_blocks = 0, used_storage_blocks = 0, used_peer_blocks = 0;
   std::vector<std::string> faults;  // the first of each engine, in words
 
   // Nothing was wrong with any byte.
