@@ -79,10 +79,11 @@ TEST_F(Hosts, HostsReadEachOthersPools) {
   put("a", {"first"}, 1);
   put("a", {"second", "--parent", "first"}, 2);
   ASSERT_TRUE(wait_until([&] { return is_stored("b", "second"); }));
-  EXPECT_TRUE(has("b", "second", 2));
+  // Where the machine stands still for a quarter of a second, a request is given up.
+  EXPECT_TRUE(wait_until([&] { return has("b", "second", 2); }));
   EXPECT_TRUE(has("b", "first", 1));
   EXPECT_EQ(b.metric("cachalot_peers_got_blocks_total"), 2);
-  EXPECT_EQ(a.metric("cachalot_peers_served_blocks_total"), 2);
+  EXPECT_GE(a.metric("cachalot_peers_served_blocks_total"), 2);
   const Outcome info = run({"pool", "info", path("b")});
   EXPECT_NE(info.out.find("peers, in use"), std::string::npos) << info.out;
 
@@ -97,7 +98,7 @@ TEST_F(Hosts, HostsReadEachOthersPools) {
                  "--peer-listen", "tcp:127.0.0.1:0"});
   ASSERT_TRUE(again.is_ready());
   ASSERT_TRUE(wait_until([&] { return is_stored("b", "third"); }));
-  EXPECT_TRUE(has("b", "third", 3));
+  EXPECT_TRUE(wait_until([&] { return has("b", "third", 3); }));
 }
 
 TEST_F(Hosts, WithoutAKeyOnlyThisMachineIsListenedTo) {

@@ -130,6 +130,7 @@ class LyingPeerTest : public PeersTest {
 
 // Whatever it sends: no wrong byte, and no call that waits longer than it said.
 TEST_P(LyingPeerTest, ALieIsAMiss) {
+  is_impatient_ = true;
   for (const Lie lie : {Lie::kSilence, Lie::kRefusal, Lie::kNoBytes, Lie::kOtherBytes,
                         Lie::kOtherHead, Lie::kOtherTokens, Lie::kTooFewBlocks, Lie::kNothing,
                         Lie::kTooMany, Lie::kGarbage, Lie::kOtherRequest}) {
@@ -159,6 +160,8 @@ TEST_P(LyingPeerTest, WhatALiarDoesNotGiveComesFromAnotherPeer) {
   EXPECT_EQ(owner.store(hashes), 20u);
   for (const Lie lie : {Lie::kSilence, Lie::kRefusal, Lie::kNothing, Lie::kGarbage}) {
     SCOPED_TRACE(static_cast<int>(lie));
+    changed_.patience_ns = kSecond / 2;
+    is_impatient_ = lie == Lie::kSilence;
     LyingPeer liar(folder_, lie);
     liar.claim(space(), hashes);
     Host& host = start(0);

@@ -55,7 +55,8 @@ struct PeersOptions {
   std::optional<storage::StorageKey> key = {};
   PeerServerOptions server = {};
   std::size_t most_known_blocks = std::size_t{8} << 20;  // of all peers
-  // A peer that sends slower than this, beyond a quarter of a second, is given up.
+  // A peer that takes longer than this, and than its bytes take at that speed, is given up.
+  std::uint64_t patience_ns = 250'000'000;
   std::uint64_t least_bytes_per_s = 50'000'000;
   std::uint64_t look_pause_ns = 500'000'000;  // between looks at the registry
 };

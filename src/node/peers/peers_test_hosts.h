@@ -142,6 +142,7 @@ class PeersTest : public ::testing::TestWithParam<memory::DomainKind> {
     options.registry = "file:" + folder_;
     options.listen = {"tcp:127.0.0.1:0"};
     options.look_pause_ns = 20'000'000;
+    if (!is_impatient_) options.patience_ns = 10 * kSecond;  // whatever else the machine does
     return options;
   }
   Host& start(std::size_t number, std::uint32_t capacity = 64) {
@@ -160,6 +161,7 @@ class PeersTest : public ::testing::TestWithParam<memory::DomainKind> {
 
   std::string folder_;
   PeersOptions changed_ = {};  // of the hosts that are started afterwards
+  bool is_impatient_ = false;  // the same: with the patience of `serve`
   std::vector<std::unique_ptr<Host>> hosts_;
 };
 
