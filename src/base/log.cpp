@@ -31,6 +31,10 @@ void log(LogLevel level, const char* origin, const char* format, ...) {
   va_start(arguments, format);
   std::vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
+  // Names and texts of strangers are in it: nothing of them moves a terminal's cursor, or begins a line of its own.
+  for (char* at = text; *at != '\0'; ++at) {
+    if (static_cast<unsigned char>(*at) < 0x20 || *at == 0x7f) *at = '?';
+  }
   // One call, so that lines of several processes do not mix.
   std::fprintf(stderr, "%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ %s %s: %s\n", utc.tm_year + 1900,
                utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,

@@ -101,6 +101,15 @@ TEST_F(Hosts, HostsReadEachOthersPools) {
   EXPECT_TRUE(wait_until([&] { return has("b", "third", 3); }));
 }
 
+TEST_F(Hosts, AKeeperThatCannotSayThatItIsReadyEndsWithOneError) {
+  Arguments all = serve("a", peers());
+  all.insert(all.end(), {"--json", "/dev/full"});
+  const Outcome ended = run(all);
+  EXPECT_EQ(ended.signal, 0);
+  EXPECT_EQ(ended.exit_code, 3) << ended.err;
+  EXPECT_NE(ended.err.find("/dev/full"), std::string::npos) << ended.err;
+}
+
 TEST_F(Hosts, WithoutAKeyOnlyThisMachineIsListenedTo) {
   expect_error(run(serve("a", peers("tcp:0.0.0.0:0"))), 2, {"tcp:0.0.0.0:0", "--cluster-key-file"});
   expect_error(run(serve("a", {"--peers", "file:" + path("registry")})), 2, {"--peer-listen"});

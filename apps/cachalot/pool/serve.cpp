@@ -306,12 +306,19 @@ Result<std::optional<pool::PoolKeeper>> become_keeper(const Options& options, po
   return std::optional(std::move(keeper));
 }
 
+// What reads the pool ends before the keeper and the pool, on every way out.
+struct StorageEnds {
+  ServedStorage& storage;
+  ~StorageEnds() { storage.end(); }
+};
+
 Status serve(Options& options, pool::Pool& pool, const pool::KeeperOptions& keeper_options,
              node::MetricsServer* metrics, ServedStorage& storage, Output& json) {
   CACHALOT_TRY_ASSIGN(std::optional<pool::PoolKeeper> keeper,
                       of_pool(options.paths, become_keeper(options, pool, keeper_options)));
   if (!keeper) return {};
   const node::MetricsServer::Shown shown(metrics, pool, keeper->keeper().epoch());
+  const StorageEnds storage_ends{storage};
   CACHALOT_TRY(storage.start(pool, keeper->keeper(), metrics));
   CACHALOT_TRY(announce(options, pool, *keeper, json));
   const std::unique_ptr<events::Publisher> publisher = options.events.start(pool, keeper->keeper());

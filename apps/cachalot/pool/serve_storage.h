@@ -40,7 +40,7 @@ class ServedStorage {
   Status start(pool::Pool& pool, pool::Keeper& keeper, node::MetricsServer* metrics);
   // To be called now and then: joins the storage to the keeper when it is ready.
   void join_when_ready();
-  // Before the keeper's end. I/O in flight may end within two seconds, then it is cancelled.
+  // Before the keeper's end; again: nothing. I/O in flight may end within two seconds, then it is cancelled.
   void end();
 
  private:

@@ -41,6 +41,17 @@ void PeerDirectory::remove(std::uint32_t peer, const storage::ObjectKey& key) {
   remove_locked(peer, key);
 }
 
+void PeerDirectory::forget(std::span<const storage::ObjectKey> keys) {
+  const std::lock_guard lock(mutex_);
+  for (const storage::ObjectKey& key : keys) {
+    const auto at = blocks_.find(key);
+    if (at == blocks_.end()) continue;
+    for (std::uint32_t peer = 0; peer < kMostPeers; ++peer)
+      blocks_of_[peer] -= at->second.owners >> peer & 1;
+    blocks_.erase(at);
+  }
+}
+
 void PeerDirectory::clear(std::uint32_t peer) {
   const std::lock_guard lock(mutex_);
   if (blocks_of_[peer] == 0) return;

@@ -36,6 +36,8 @@ class PeerDirectory {
   // @param peer  below kMostPeers
   void apply(std::uint32_t peer, std::span<const BlockNews> news);
   void clear(std::uint32_t peer);
+  // Whichever peers said that they have it.
+  void forget(std::span<const storage::ObjectKey> keys);
   // The peer has it no more.
   void remove(std::uint32_t peer, const storage::ObjectKey& key);
 

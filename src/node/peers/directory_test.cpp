@@ -54,7 +54,13 @@ RC_GTEST_PROP(PeerDirectoryTest, SaysWhatThePeersHaveSaid, ()) {
   for (int i = 0; i < steps; ++i) {
     const auto peer = *rc::gen::inRange<std::uint32_t>(0, 4);
     const auto block = *rc::gen::inRange<std::uint64_t>(1, 20);
-    switch (*rc::gen::inRange(0, 4)) {
+    switch (*rc::gen::inRange(0, 6)) {
+      case 5: {
+        const auto key = key_of(block);
+        directory.forget({&key, 1});
+        model[block].clear();
+        break;
+      }
       case 0:
         directory.clear(peer);
         for (auto& [at, owners] : model) owners.erase(peer);

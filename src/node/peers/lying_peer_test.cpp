@@ -146,6 +146,14 @@ TEST_P(LyingPeerTest, ALieIsAMiss) {
     EXPECT_GE(liar.requests(), 1u);
     EXPECT_EQ(host.load(hashes), found);  // and every byte is right
     EXPECT_TRUE(found == 0 || lie == Lie::kOtherBytes) << found;
+    if (lie == Lie::kOtherBytes || lie == Lie::kOtherHead || lie == Lie::kOtherTokens) {
+      // What came damaged is not asked for again.
+      (void)host.prefetch(hashes, 5 * kSecond);
+      const std::uint64_t requests = liar.requests();
+      std::this_thread::sleep_for(std::chrono::nanoseconds(Finder::kAbsentNs));
+      EXPECT_EQ(host.prefetch(hashes, 5 * kSecond), found);
+      EXPECT_EQ(liar.requests(), requests);
+    }
     // The pool works as before.
     const std::vector<BlockHash> own = host.chain(2, 10);
     EXPECT_EQ(host.store(own), 10u);

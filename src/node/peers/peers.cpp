@@ -19,6 +19,9 @@ using transfer::WindowKey;
 
 constexpr std::uint64_t kPublishNs = 2'000'000'000, kWithdrawNs = 1'000'000'000;
 constexpr std::uint64_t kListNs = 2'000'000'000, kConnectNs = 2'000'000'000;
+// Between two calls of one peer.
+constexpr std::uint64_t kFirstPauseNs = 500'000'000, kLongestPauseNs = 8'000'000'000;
+constexpr std::uint64_t kForgetNs = 60'000'000'000;
 constexpr const char* kNamePrefix = "cachalot-pool/";
 
 }  // namespace
@@ -114,8 +117,7 @@ void Peers::look_at_registry() {
       const bool is_known = std::any_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
         return entry.second.incarnation == record.incarnation;
       });
-      if (is_known || connecting_.contains(record.name) || stop_) continue;
-      connecting_[record.name] = record.incarnation;
+      if (is_known || stop_ || !may_call(record)) continue;
     }
     engine_->connect_async(
         {record.name, record.incarnation, record.addresses}, base::SteadyClock::read() + kConnectNs,
@@ -123,11 +125,24 @@ void Peers::look_at_registry() {
   }
 }
 
+// Under the lock. A peer that does not answer, or ends the connection, is called less and less often until it tells what
+// it has.
+bool Peers::may_call(const transfer::PeerRecord& record) {
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  std::erase_if(calls_, [&](const auto& call) { return now_ns > call.second.next_ns + kForgetNs; });
+  Call& call = calls_[record.incarnation];
+  if (call.is_running || now_ns < call.next_ns) return false;
+  call.is_running = true;
+  call.pause_ns = std::clamp(call.pause_ns * 2, kFirstPauseNs, kLongestPauseNs);
+  call.next_ns = now_ns + call.pause_ns;
+  return true;
+}
+
 void Peers::take_peer(const transfer::PeerRecord& record, Result<PeerId> connected) {
   bool has_slot = false;
   {
     const std::lock_guard lock(mutex_);
-    connecting_.erase(record.name);
+    calls_[record.incarnation].is_running = false;
     if (!connected) return;
     std::uint32_t slot = 0;
     while (peers_.contains(slot)) ++slot;
@@ -159,14 +174,16 @@ void Peers::on_peer(PeerId peer, const transfer::PeerInfo& info) {
 }
 
 void Peers::take_challenge(PeerId peer, const ChallengeMessage& challenge) {
-  std::optional<PeerIdentity> other;
+  std::optional<Standing> standing;
   {
     const std::lock_guard lock(mutex_);
     const auto at = standings_.find(peer);
-    if (at != standings_.end()) other = at->second.identity;
+    if (at != standings_.end()) standing = at->second;
   }
-  if (!other || !options_.key) return;  // without a key there is nothing to show
-  const Result<ProofMessage> proof = prove(*options_.key, challenge, own_identity(), *other);
+  if (!standing || !options_.key) return;  // without a key there is nothing to show
+  const Result<ProofMessage> proof =
+      prove(*options_.key, challenge, own_identity(), standing->identity,
+            standing->is_called ? Side::kCalls : Side::kIsCalled);
   if (!proof) return engine_->disconnect(peer);
   send(peer, *proof);
 }
@@ -181,7 +198,8 @@ void Peers::take_proof(PeerId peer, const ProofMessage& proof) {
     Standing& standing = at->second;
     name = standing.identity.name;
     const Result<ProofMessage> expected =
-        prove(*options_.key, standing.challenge, standing.identity, own_identity());
+        prove(*options_.key, standing.challenge, standing.identity, own_identity(),
+              standing.is_called ? Side::kIsCalled : Side::kCalls);
     is_right = expected && is_equal(*expected, proof);
     standing.is_proved = is_right;
     is_called = standing.is_called;
@@ -212,7 +230,7 @@ void Peers::on_peer_lost(PeerId peer, const Error& error) {
     }
     followers_.erase(peer);
     standings_.erase(peer);
-    if (slot) {
+    if (slot && lost_line_.is_due()) {
       base::log(LogLevel::kInfo, "peers", "%s is lost: %s", peers_[*slot].name.c_str(),
                 error.message);
     }
@@ -248,7 +266,8 @@ void Peers::on_message(PeerId peer, std::span<const std::byte> bytes) {
   if (stop_) return;
   if (!message) {
     lock.unlock();
-    base::log(LogLevel::kWarn, "peers", "a peer's message: %s", message.error().message);
+    if (stranger_line_.is_due())
+      base::log(LogLevel::kWarn, "peers", "a peer's message: %s", message.error().message);
     return engine_->disconnect(peer);
   }
   if (const auto* const challenge = std::get_if<ChallengeMessage>(&*message)) {
@@ -282,6 +301,7 @@ void Peers::on_message(PeerId peer, std::span<const std::byte> bytes) {
     return;
   }
   if (const auto* const news = std::get_if<NewsMessage>(&*message)) {
+    if (slot) calls_.erase(peers_[*slot].incarnation);
     lock.unlock();
     if (!slot) return;
     if (news->is_anew) directory_.clear(*slot);

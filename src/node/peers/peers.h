@@ -93,6 +93,8 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
   // What the peers have, as they say. No message.
   void heads(std::span<const storage::ObjectKey> keys,
              std::span<std::optional<storage::ObjectHead>> heads) const;
+  // Of blocks that came with wrong bytes: they are not asked for again until a peer tells of them anew.
+  void forget(std::span<const storage::ObjectKey> keys) { directory_.forget(keys); }
   // Reads blocks; see storage::Backend::get. Never fails as a whole.
   void get(std::span<storage::Get> gets, std::uint64_t deadline_ns);
 
@@ -108,6 +110,10 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
     std::uint64_t flying_bytes = 0;
     std::uint64_t rest_ns = 0, rests_until_ns = 0;
     bool is_resting(std::uint64_t now_ns) const { return now_ns < rests_until_ns; }
+  };
+  struct Call {
+    bool is_running = false;
+    std::uint64_t pause_ns = 0, next_ns = 0;
   };
   // What a peer has shown of the key. Both sides prove.
   struct Standing {
@@ -130,6 +136,7 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
   void look();
   void publish();
   void look_at_registry();
+  bool may_call(const transfer::PeerRecord& record);
   void take_peer(const transfer::PeerRecord& record, Result<transfer::PeerId> connected);
 
   // EngineEvents
@@ -168,14 +175,14 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
 
   mutable std::mutex mutex_;  // below
   std::condition_variable changed_;
-  std::map<std::uint32_t, Peer> peers_;              // by slot, below kMostPeers
-  std::map<std::string, std::uint64_t> connecting_;  // the incarnation that is called
+  std::map<std::uint32_t, Peer> peers_;  // by slot, below kMostPeers
+  std::map<std::uint64_t, Call> calls_;  // by incarnation, until the peer tells what it has
   std::map<transfer::PeerId, bool> followers_;
   std::map<transfer::PeerId, Standing> standings_;  // if there is a key
   std::map<std::uint64_t, Awaited> awaited_;
   std::uint64_t next_request_ = 1;
   bool stop_ = false;
-  base::RareLine stranger_line_;
+  base::RareLine stranger_line_{4}, lost_line_{4};
   std::uint64_t got_blocks_ = 0, got_bytes_ = 0, absent_blocks_ = 0, failed_requests_ = 0;
 
   std::unique_ptr<transfer::TransferEngine> engine_;  // closed first

@@ -115,15 +115,103 @@ TEST_P(PeersTest, APeerWithAnotherKeyOrNoneReadsNothingAndIsNotRead) {
   EXPECT_EQ(a.prefetch(theirs), 0u);
 }
 
+// Without the key: says to each of two hosts that it is the other one, and passes on what they send to prove it.
+class Relay {
+ public:
+  Relay(const transfer::PeerRecord& a, const transfer::PeerRecord& b) {
+    for (End* const end : {&as_a_, &as_b_}) {
+      const bool is_a = end == &as_a_;
+      end->other = is_a ? &as_b_ : &as_a_;
+      transfer::EngineOptions options;
+      options.name = (is_a ? a : b).name;
+      options.incarnation = (is_a ? a : b).incarnation;
+      options.facts = {{kPeersFact, kPeersVersion}};
+      end->engine = *transfer::TransferEngine::open(options, end);
+    }
+    for (End* const end : {&as_a_, &as_b_}) {
+      const transfer::PeerRecord& called = end == &as_a_ ? b : a;
+      const Result<transfer::PeerId> peer =
+          end->engine->connect({called.name, called.incarnation, called.addresses},
+                               base::SteadyClock::read() + 5 * kSecond);
+      EXPECT_TRUE(peer) << peer.error().message;
+      if (peer) end->learn(*peer);
+    }
+  }
+  ~Relay() {
+    as_a_.engine->close();
+    as_b_.engine->close();
+  }
+  bool has_passed_proofs() { return as_a_.proofs + as_b_.proofs >= 2; }
+  bool has_heard_news() { return as_a_.has_news || as_b_.has_news; }
+
+ private:
+  struct End final : transfer::EngineEvents {
+    void learn(transfer::PeerId called) {
+      std::vector<std::vector<std::byte>> early;
+      {
+        const std::lock_guard lock(mutex);
+        peer = called;
+        early.swap(waiting);
+      }
+      for (const auto& bytes : early) (void)engine->send(called, bytes);
+    }
+    // Of the other end's host, for this one's.
+    void pass(std::span<const std::byte> bytes) {
+      {
+        const std::lock_guard lock(mutex);
+        if (!peer) return waiting.emplace_back(bytes.begin(), bytes.end()), void();
+      }
+      (void)engine->send(*peer, bytes);
+    }
+    void on_message(transfer::PeerId, std::span<const std::byte> bytes) override {
+      const Result<PeerMessage> message = decode_peer_message(bytes);
+      if (!message) return;
+      if (std::holds_alternative<NewsMessage>(*message)) has_news = true;
+      if (std::holds_alternative<ChallengeMessage>(*message)) other->pass(bytes);
+      if (!std::holds_alternative<ProofMessage>(*message)) return;
+      other->pass(bytes);
+      ++proofs;
+      other->pass(encode(FollowMessage{}));
+    }
+
+    End* other = nullptr;
+    std::mutex mutex;
+    std::optional<transfer::PeerId> peer;
+    std::vector<std::vector<std::byte>> waiting;
+    std::atomic<int> proofs{0};
+    std::atomic<bool> has_news{false};
+    std::unique_ptr<transfer::TransferEngine> engine;
+  };
+
+  End as_a_, as_b_;
+};
+
+TEST_P(PeersTest, AStrangerThatPassesOnTheProofsOfTwoHostsIsNoPeer) {
+  changed_.key = key_of(1);
+  changed_.look_pause_ns = 20'000'000;
+  Host& a = start(0);
+  start(1);
+  EXPECT_EQ(a.store(a.chain(1, 20)), 20u);
+  ASSERT_TRUE(knows(*hosts_[1], 20));
+  const auto registry = *transfer::open_registry("file:" + folder_);
+  const auto records = *registry->list("", base::SteadyClock::read() + kSecond);
+  ASSERT_EQ(records.size(), 2u);
+  Relay relay(records[0], records[1]);
+  EXPECT_TRUE(comes_true([&] { return relay.has_passed_proofs(); }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_FALSE(relay.has_heard_news());
+}
+
 TEST(PeerProofTest, AProofIsOneForOneChallengeAndTwoPeers) {
   const ChallengeMessage challenge{{1, 2}};
   const PeerIdentity a{"a", 1}, b{"b", 2};
-  const ProofMessage proof = *prove(key_of(1), challenge, a, b);
-  EXPECT_TRUE(is_equal(proof, *prove(key_of(1), challenge, a, b)));
-  EXPECT_FALSE(is_equal(proof, *prove(key_of(2), challenge, a, b)));
-  EXPECT_FALSE(is_equal(proof, *prove(key_of(1), {{1, 3}}, a, b)));
-  EXPECT_FALSE(is_equal(proof, *prove(key_of(1), challenge, b, a)));
-  EXPECT_FALSE(is_equal(proof, *prove(key_of(1), challenge, {"a", 3}, b)));
+  const ProofMessage proof = *prove(key_of(1), challenge, a, b, Side::kCalls);
+  EXPECT_TRUE(is_equal(proof, *prove(key_of(1), challenge, a, b, Side::kCalls)));
+  EXPECT_FALSE(is_equal(proof, *prove(key_of(2), challenge, a, b, Side::kCalls)));
+  EXPECT_FALSE(is_equal(proof, *prove(key_of(1), {{1, 3}}, a, b, Side::kCalls)));
+  EXPECT_FALSE(is_equal(proof, *prove(key_of(1), challenge, b, a, Side::kCalls)));
+  EXPECT_FALSE(is_equal(proof, *prove(key_of(1), challenge, {"a", 3}, b, Side::kCalls)));
+  EXPECT_FALSE(is_equal(proof, *prove(key_of(1), challenge, a, b, Side::kIsCalled)));
   EXPECT_NE(make_challenge()->nonce, make_challenge()->nonce);
 }
 

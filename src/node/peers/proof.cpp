@@ -19,7 +19,7 @@ Result<ChallengeMessage> make_challenge() {
 }
 
 Result<ProofMessage> prove(const storage::StorageKey& key, const ChallengeMessage& challenge,
-                           const PeerIdentity& prover, const PeerIdentity& verifier) {
+                           const PeerIdentity& prover, const PeerIdentity& verifier, Side side) {
   const std::vector<std::byte> text = transfer::BodyWriter()
                                           .text("cachalot-peers 1")
                                           .words(challenge.nonce)
@@ -27,6 +27,7 @@ Result<ProofMessage> prove(const storage::StorageKey& key, const ChallengeMessag
                                           .word(prover.incarnation)
                                           .text(verifier.name)
                                           .word(verifier.incarnation)
+                                          .word(static_cast<std::uint64_t>(side))
                                           .take();
   ProofMessage proof;
   unsigned int bytes = 0;

@@ -1,10 +1,13 @@
 // How two peers show each other that they have the cluster's key, without sending it.
 //
 // Each sends a random challenge and answers that of the other one by
-//   HMAC-SHA256(key, "cachalot-peers 1" | challenge | both names and incarnations, the prover's first)
-// The names bind the proof to these two, so that a proof for one peer is none for another, and a challenge that is sent back
-// proves nothing. What comes after it is not encrypted: a machine between two hosts can still change bytes,
-// which the seal detects as damage only.
+//   HMAC-SHA256(key, "cachalot-peers 1" | challenge | both names and incarnations, the prover's first | which one called)
+// The names bind the proof to these two, and the side to one of the two connections between them. So a challenge that is
+// sent back proves nothing, and a process without the key that calls two hosts gets from neither what the other one wants:
+// both prove as the side that was called.
+//
+// A process that sits between two hosts, or to which a false record of the registry leads one of them, can pass proofs on,
+// and then reads and changes what they send: it is not encrypted. A changed block has a wrong seal, unless it is made to have a right one.
 //
 // @threads any
 #pragma once
@@ -26,8 +29,10 @@ struct PeerIdentity {
 
 // @errors kInternal: no random numbers
 Result<ChallengeMessage> make_challenge();
+enum class Side : std::uint64_t { kCalls = 1, kIsCalled = 2 };
+// @param side  of the prover
 Result<ProofMessage> prove(const storage::StorageKey& key, const ChallengeMessage& challenge,
-                           const PeerIdentity& prover, const PeerIdentity& verifier);
+                           const PeerIdentity& prover, const PeerIdentity& verifier, Side side);
 // In constant time.
 bool is_equal(const ProofMessage& a, const ProofMessage& b);
 

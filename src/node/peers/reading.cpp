@@ -242,7 +242,11 @@ class PeerBackend final : public storage::Backend {
   Status put(std::span<storage::Put>, std::uint64_t) override {
     return Error::make(Code::kUnsupported, "peers: are not written");
   }
-  Status remove(std::span<const ObjectKey>, std::uint64_t) override { return {}; }
+  // The store removes what was damaged, and nothing else: it evicts nothing here.
+  Status remove(std::span<const ObjectKey> keys, std::uint64_t) override {
+    peers_.forget(keys);
+    return {};
+  }
   Status list(const Lister&, std::uint64_t) override { return {}; }
 
  private:

@@ -205,6 +205,13 @@ void PeerServer::serve(const Request& request) {
       std::all_of(wanted.blocks.begin(), wanted.blocks.end(), [&](const WantedBlock& block) {
         return block.length != 0 && block.length <= access_.geometry.block_bytes;
       });
+  if (is_right && wanted.blocks.size() > 1 && bytes > options_.most_flying_bytes) {
+    return refuse(request,
+                  Error::make(Code::kInvalidArgument,
+                              "peer: blocks of %llu bytes in all, expected at most %llu",
+                              static_cast<unsigned long long>(bytes),
+                              static_cast<unsigned long long>(options_.most_flying_bytes)));
+  }
   if (!is_right) {
     return refuse(
         request,

@@ -140,6 +140,13 @@ TEST_P(PeerServerTest, WhatIsNotThereOrOfAnotherLengthIsNotPushed) {
   EXPECT_TRUE(links_.pushes_to(kOther).empty());
 }
 
+TEST_P(PeerServerTest, ARequestForMoreThanMayBeOnItsWayIsRefused) {
+  PeerServer server(hosts_[0]->access(), links_, {.most_flying_bytes = 4 * kBlockBytes});
+  server.take(kGreedy, get(0, 5, 5 * kSecond));
+  EXPECT_TRUE(comes_true([&] { return links_.refused(kGreedy) == 1; }));
+  EXPECT_TRUE(links_.pushes_to(kGreedy).empty());
+}
+
 INSTANTIATE_TEST_SUITE_P(Domains, PeerServerTest,
                          ::testing::Values(memory::DomainKind::kCoherent,
                                            memory::DomainKind::kNoncoherent),

@@ -1,5 +1,6 @@
 #include "storage/redis/node.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -44,8 +45,9 @@ Result<std::string> read_password(const std::string& path) {
   constexpr std::size_t kMost = 4096;
   std::ifstream file(path);
   if (!file) return Error::from_errno(errno, "redis password file %.120s", path.c_str());
-  std::string line;
-  std::getline(file, line);
+  std::string line(kMost + 1, '\0');
+  file.read(line.data(), static_cast<std::streamsize>(line.size()));
+  line.resize(std::min(line.find('\n'), static_cast<std::size_t>(file.gcount())));
   if (line.ends_with('\r')) line.pop_back();
   if (!line.empty() && line.size() <= kMost) return line;
   return Error::make(Code::kInvalidArgument,
