@@ -40,8 +40,11 @@ class Inquiry {
     for (std::size_t i = whole_portions_; i * pool::kMaxStorageHashes < hashes_.size(); ++i) {
       const std::span<const BlockHash> asked = portion(i);
       const std::uint32_t sure = i == 0 ? 0 : pool::kStorageIsSure;
-      CACHALOT_TRY_ASSIGN(const pool::StorageAnswer answer,
-                          session.ask_storage(asked, flags | pool::kStorageAsk | sure, end));
+      const bool is_last = most_open == 1 || (i + 1) * pool::kMaxStorageHashes >= hashes_.size();
+      const std::uint32_t goes_on = is_last ? 0 : pool::kStorageGoesOn;
+      CACHALOT_TRY_ASSIGN(
+          const pool::StorageAnswer answer,
+          session.ask_storage(asked, flags | pool::kStorageAsk | sure | goes_on, end));
       if (answer.is_up == 0) {
         is_over_ = true;
         break;

@@ -85,7 +85,7 @@ TEST_F(HostileTest, QuestionsAboutStorageAreCheckedBeforeTheyArePassedOn) {
   pool_.keeper().set_storage_desk(&desk);
   EXPECT_EQ(ask(0, 0, 3, 1), Code::kInvalidArgument);
   EXPECT_EQ(ask(space_ + 1, 0, 3, 1), Code::kInvalidArgument);
-  EXPECT_EQ(ask(space_, 8, 3, 1), Code::kInvalidArgument);
+  EXPECT_EQ(ask(space_, 16, 3, 1), Code::kInvalidArgument);
   EXPECT_EQ(ask(space_, 0, 4, 1), Code::kInvalidArgument);
   EXPECT_EQ(ask(space_, 0, kMaxStorageHashes + 1, 40), Code::kInvalidArgument);
   EXPECT_EQ(ask(space_, 0, 0xffffffff, 40), Code::kInvalidArgument);

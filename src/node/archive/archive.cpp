@@ -96,9 +96,10 @@ pool::StorageAnswer Archive::answer(const pool::StorageQuestion& question) {
   answer.stored =
       static_cast<std::uint32_t>(sources_.count_prefix(question.space, question.hashes));
   if (answer.is_up == 0) return answer;
-  if (question.asks && answer.stored < question.hashes.size()) {
-    answer.is_asking = finder_.ask({question.namespace_id, question.space, question.hashes,
-                                    answer.stored, question.fetches, question.is_sure});
+  if (question.asks) {
+    answer.is_asking =
+        finder_.ask({question.namespace_id, question.space, question.hashes, answer.stored,
+                     question.fetches, question.is_sure, question.goes_on});
   }
   if (answer.stored == 0) return answer;
   const std::span<const BlockHash> stored = question.hashes.first(answer.stored);

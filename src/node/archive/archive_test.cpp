@@ -157,15 +157,17 @@ TEST_P(ArchiveTest, BlocksBelowARefusedOneAreWrittenLater) {
     return Status(Error::make(Code::kBusy, "HTTP 503, SlowDown"));
   };
   start();
-  for (std::uint64_t name = 1; name <= 3; ++name) EXPECT_EQ(store(chain(name, 20)), 20u);
-  EXPECT_TRUE(holds(60));
+  const std::vector<BlockHash> hashes = chain(1, 15);
+  EXPECT_EQ(store(hashes), 15u);
+  EXPECT_TRUE(holds(15));
   EXPECT_EQ(archive_->store().counts().outages, 0u);
+  // Those below it are on the disk already, and count once they were written again.
   const std::uint64_t until_ns = base::SteadyClock::read() + 20 * kSecond;
-  while (archive_->store().catalogue().objects() < 60 && base::SteadyClock::read() < until_ns)
+  while (archive_->store().catalogue().objects() < 15 && base::SteadyClock::read() < until_ns)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   lose_pool();
   start();
-  for (std::uint64_t name = 1; name <= 3; ++name) EXPECT_EQ(prefetch(chain(name, 20)).in_pool, 20u);
+  EXPECT_EQ(prefetch(hashes).in_pool, 15u);
 }
 
 TEST_P(ArchiveTest, WhatWasPutDuringAnOutageIsWrittenAfterwardsAndSoIsWhatTheServerLost) {

@@ -1,7 +1,6 @@
 // A pool with storage behind it: a real keeper on a thread, clients, and a backend in memory with faults.
 #pragma once
 
-#include <cachalot/opaque_client.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -9,18 +8,15 @@
 #include <filesystem>
 #include <thread>
 
-#include "base/rng.h"
 #include "node/archive/archive.h"
+#include "node/archive/archive_test_engine.h"
 #include "node/changes/mirror.h"
 #include "pool/reader/published_blocks.h"
 #include "testing/storage/fake_backend.h"
 
 namespace cachalot::node {
 
-inline constexpr std::uint64_t kBlockBytes = 4096;
-inline constexpr std::uint64_t kSecond = 1'000'000'000;
-
-class ArchiveTest : public ::testing::TestWithParam<memory::DomainKind> {
+class ArchiveTest : public ::testing::TestWithParam<memory::DomainKind>, public TestEngine {
  protected:
   void SetUp() override {
     path_ = "/dev/shm/cachalot_archive_test." + std::to_string(getpid());
@@ -55,14 +51,8 @@ class ArchiveTest : public ::testing::TestWithParam<memory::DomainKind> {
                        options);
     ends_ = false;
     thread_ = std::thread([this] { EXPECT_TRUE(keeper_->run(ends_)); });
-    OpaqueOptions attach;
-    attach.pool = {path_};
-    attach.fingerprint = "a model";
-    attach.block_bytes = kBlockBytes;
-    attach.block_tokens = 4;
-    Result<OpaqueClient> client = OpaqueClient::attach(attach);
-    ASSERT_TRUE(client) << client.error().message;
-    client_.emplace(*std::move(client));
+    const Status attached = attach(path_);
+    ASSERT_TRUE(attached) << attached.error().message;
   }
   void stop() {
     client_.reset();
@@ -80,42 +70,6 @@ class ArchiveTest : public ::testing::TestWithParam<memory::DomainKind> {
     make_pool(capacity);
   }
 
-  std::vector<BlockHash> chain(std::uint64_t name, std::size_t blocks) const {
-    std::vector<std::uint32_t> tokens(blocks * 4);
-    for (std::size_t i = 0; i < tokens.size(); ++i)
-      tokens[i] = static_cast<std::uint32_t>(name * 1000 + i);
-    return client_->hash_tokens(tokens);
-  }
-  static void fill(std::vector<std::byte>& bytes, const BlockHash& hash) {
-    bytes.resize(kBlockBytes);
-    for (std::size_t i = 0; i < bytes.size(); ++i)
-      bytes[i] = static_cast<std::byte>(base::mix64(hash.low + i));
-  }
-  std::size_t store(std::span<const BlockHash> hashes) {
-    std::vector<std::vector<std::byte>> bytes(hashes.size());
-    std::vector<const std::byte*> from;
-    for (std::size_t i = 0; i < hashes.size(); ++i) {
-      fill(bytes[i], hashes[i]);
-      from.push_back(bytes[i].data());
-    }
-    const Result<Stored> stored = client_->store(nullptr, hashes, from);
-    EXPECT_TRUE(stored) << stored.error().message;
-    return stored ? stored->blocks : 0;
-  }
-  // Loads what is in the pool, and checks each byte.
-  std::size_t load(std::span<const BlockHash> hashes) {
-    std::vector<std::vector<std::byte>> bytes(hashes.size(), std::vector<std::byte>(kBlockBytes));
-    std::vector<std::byte*> to;
-    for (auto& one : bytes) to.push_back(one.data());
-    const Result<std::size_t> loaded = client_->load(hashes, to);
-    EXPECT_TRUE(loaded) << loaded.error().message;
-    for (std::size_t i = 0; loaded && i < *loaded; ++i) {
-      std::vector<std::byte> right;
-      fill(right, hashes[i]);
-      EXPECT_EQ(bytes[i], right) << "block " << i;
-    }
-    return loaded ? *loaded : 0;
-  }
   std::size_t pool_blocks() const {
     std::size_t blocks = 0;
     pool::for_each_published(pool_->access(), [&](const pool::Entry&) { ++blocks; });
@@ -130,11 +84,6 @@ class ArchiveTest : public ::testing::TestWithParam<memory::DomainKind> {
       ASSERT_LT(base::SteadyClock::read(), until_ns) << "not drained";
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-  }
-  Prefetched prefetch(std::span<const BlockHash> hashes, std::uint64_t wait_ns = 20 * kSecond) {
-    const Result<Prefetched> result = client_->prefetch(hashes, wait_ns);
-    EXPECT_TRUE(result) << result.error().message;
-    return result ? *result : Prefetched{};
   }
 
   // Waits until storage has so many objects; no client does anything meanwhile.
@@ -168,7 +117,6 @@ class ArchiveTest : public ::testing::TestWithParam<memory::DomainKind> {
   std::optional<pool::Pool> pool_;
   std::optional<pool::PoolKeeper> keeper_;
   std::optional<Archive> archive_;
-  std::optional<OpaqueClient> client_;
   std::atomic<bool> ends_{false};
   std::thread thread_;
 };

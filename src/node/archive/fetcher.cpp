@@ -38,12 +38,15 @@ void Fetcher::ask(std::uint32_t namespace_id, const BlockHash& space,
   const ObjectKey last{space, hashes.back()};
   {
     const std::lock_guard lock(mutex_);
-    if (asked_.contains(last)) return;
+    if (const auto at = asked_.find(last); at != asked_.end()) {
+      at->second = in_work_ == last;
+      return;
+    }
     if (queue_.size() >= options_.queued_fetches) {
       refused_.fetch_add(1, std::memory_order_relaxed);
       return;
     }
-    ++asked_[last];
+    asked_[last] = false;
     queue_.push_back({namespace_id, space, {hashes.begin(), hashes.end()}});
   }
   wake_.notify_one();
@@ -72,11 +75,16 @@ void Fetcher::run() {
       step_ns_.store(base::SteadyClock::read(), std::memory_order_relaxed);
       request = std::move(queue_.front());
       queue_.pop_front();
+      in_work_ = ObjectKey{request.space, request.hashes.back()};
     }
-    const ObjectKey last{request.space, request.hashes.back()};
-    fetch(std::move(request));
+    fetch(request);
     const std::lock_guard lock(mutex_);
-    asked_.erase(last);
+    if (const auto at = asked_.find(*in_work_); std::exchange(at->second, false)) {
+      queue_.push_back(std::move(request));
+    } else {
+      asked_.erase(at);
+    }
+    in_work_.reset();
   }
   // The keeper does not run any more, or serves nothing: do not wait for it.
   if (client_) (*client_)->set_deadline(base::SteadyClock::read());

@@ -34,7 +34,8 @@ class Fetcher {
   ~Fetcher();
 
   // Queues the leading blocks of a chain that the store has, and those before them that the pool lacks. Never waits.
-  // Nothing happens if the same was asked and is not done yet.
+  // The same that waits already is not queued twice; the same that is in work is done once more, because what it has brought
+  // may have been evicted again.
   void ask(std::uint32_t namespace_id, const BlockHash& space, std::span<const BlockHash> hashes);
   // Whether a chain that ends with one of these blocks is queued or in work.
   bool is_fetching(const BlockHash& space, std::span<const BlockHash> lasts) const;
@@ -83,8 +84,9 @@ class Fetcher {
   mutable std::mutex mutex_;  // queue_, asked_; stop_ changes under it
   std::condition_variable wake_;
   std::deque<Request> queue_;
-  std::unordered_map<storage::ObjectKey, std::uint32_t>
-      asked_;  // last blocks of queued chains and the one in work
+  // Last blocks of queued chains and the one in work; true: that was asked for once more.
+  std::unordered_map<storage::ObjectKey, bool> asked_;
+  std::optional<storage::ObjectKey> in_work_;
   std::atomic<bool> stop_{false};
   std::atomic<std::uint64_t> step_ns_{0};  // 0: no work
   std::atomic<std::uint64_t> blocks_{0}, bytes_{0}, refused_{0};

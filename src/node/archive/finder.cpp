@@ -1,6 +1,7 @@
 #include "node/archive/finder.h"
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -12,6 +13,8 @@ namespace {
 using storage::ObjectKey;
 
 constexpr std::size_t kFirstStep = 8;
+// For the rest of a row: a client that is alive sends it at once.
+constexpr auto kRow = std::chrono::milliseconds(5);
 constexpr std::size_t kMostAbsent = 65536;
 // Of one call. A server that takes longer answers no prompt in time.
 constexpr std::uint64_t kCallNs = 2'000'000'000;
@@ -43,26 +46,35 @@ bool Finder::is_absent(const ObjectKey& key, std::uint64_t now_ns) {
 }
 
 bool Finder::ask(const Question& question) {
-  if (!thread_.joinable() || question.known == question.hashes.size()) return false;
+  if (!thread_.joinable()) return false;
+  bool is_asked = false;
   {
     const std::lock_guard lock(mutex_);
-    const ObjectKey next{question.space, question.hashes[question.known]};
-    if (is_absent(next, base::SteadyClock::read())) return false;
-    const bool fetches = question.fetches && question.namespace_id != 0;
-    const auto [at, is_new] = asked_.try_emplace({question.space, question.hashes.back()}, fetches);
-    at->second = at->second || fetches;
-    if (!is_new) return true;
-    if (asked_.size() > most_questions_) {
-      asked_.erase(at);
-      return false;
-    }
-    queue_.push_back({question.namespace_id,
-                      question.space,
-                      {question.hashes.begin(), question.hashes.end()},
-                      question.known,
-                      question.is_sure ? question.hashes.size() : kFirstStep});
+    is_asked = queue(question);
+    has_end_ = has_end_ || (!question.goes_on && !queue_.empty());
   }
   wake_.notify_one();
+  return is_asked;
+}
+
+// @return whether its answer is still to come
+bool Finder::queue(const Question& question) {
+  if (question.known == question.hashes.size()) return false;
+  const ObjectKey next{question.space, question.hashes[question.known]};
+  if (is_absent(next, base::SteadyClock::read())) return false;
+  const bool fetches = question.fetches && question.namespace_id != 0;
+  const auto [at, is_new] = asked_.try_emplace({question.space, question.hashes.back()}, fetches);
+  at->second = at->second || fetches;
+  if (!is_new) return true;
+  if (asked_.size() > most_questions_) {
+    asked_.erase(at);
+    return false;
+  }
+  queue_.push_back({question.namespace_id,
+                    question.space,
+                    {question.hashes.begin(), question.hashes.end()},
+                    question.known,
+                    question.is_sure ? question.hashes.size() : kFirstStep});
   return true;
 }
 
@@ -71,7 +83,9 @@ void Finder::take_new(std::vector<Search>& searches) {
   if (searches.empty()) {
     step_ns_.store(0, std::memory_order_relaxed);
     wake_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+    (void)wake_.wait_for(lock, kRow, [this] { return stop_ || has_end_; });
   }
+  has_end_ = false;
   for (; !queue_.empty(); queue_.pop_front()) searches.push_back(std::move(queue_.front()));
   if (stop_) searches.clear();
   step_ns_.store(base::SteadyClock::read(), std::memory_order_relaxed);

@@ -1,8 +1,8 @@
 // Asks a shared store for blocks that its catalogue does not have, on a thread of its own: the keeper must not wait.
 //
 // A chain is asked for in steps that double, so that a miss costs one round trip of few names. What several clients wait
-// for goes in one call. What was absent is not asked for again for 50 ms: less than what passes between a put on one
-// host and its hit on another.
+// for, and what a client sends in a row, goes in one call. What was absent is not asked for again for 50 ms: less than
+// what passes between a put on one host and its hit on another.
 //
 // Invariants
 //   1. A question ends with the chain, with its first absent block, or with a call that fails.
@@ -38,6 +38,7 @@ class Finder {
     std::size_t known = 0;  // leading blocks that the catalogue has
     bool fetches = false;   // what is found
     bool is_sure = false;   // the chain before it is stored: it is asked for in one step
+    bool goes_on = false;   // the client sends more of the chain: that goes in the same call
   };
 
   // Both outlive it. A store that is not shared is never asked.
@@ -65,6 +66,7 @@ class Finder {
     storage::ObjectKey name() const { return {space, hashes.back()}; }
   };
 
+  bool queue(const Question& question);
   void run();
   void take_new(std::vector<Search>& searches);
   void step(std::vector<Search>& searches);
@@ -81,6 +83,7 @@ class Finder {
       asked_;  // queued or in work, by last block; whether it is fetched
   std::unordered_map<storage::ObjectKey, std::uint64_t> absent_;  // until when
   std::deque<std::pair<std::uint64_t, storage::ObjectKey>> absent_order_;
+  bool has_end_ = false;  // the queue has the last question of a row
   bool stop_ = false;
   std::atomic<std::uint64_t> step_ns_{0};  // 0: no work
   std::thread thread_;

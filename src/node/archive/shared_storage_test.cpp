@@ -108,9 +108,11 @@ TEST_P(SharedStorageTest, AChainOfAnotherHostMayGoOnWhereThePoolEnds) {
   const std::vector<BlockHash> hashes = chain(1, 30);
   put_elsewhere(hashes);
   stop();
+  disk_.objects.clear();  // so that no list has them
   start({.policy = WritePolicy::kSelective, .selective_uses = 100});
   {
     const std::lock_guard lock(disk_.mutex);
+    disk_.objects = objects_elsewhere_;
     for (std::size_t i = 0; i < 10; ++i)
       disk_.objects.erase({objects_elsewhere_.begin()->first.space, hashes[i]});
   }

@@ -1,7 +1,6 @@
 // Hosts in one process: each a pool with a real keeper on a thread, an archive that reads from peers, and a client.
 #pragma once
 
-#include <cachalot/opaque_client.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -10,22 +9,12 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "base/rng.h"
 #include "node/archive/archive.h"
+#include "node/archive/archive_test_engine.h"
 #include "node/peers/peers.h"
 #include "pool/pool.h"
 
 namespace cachalot::node {
-
-inline constexpr std::uint64_t kBlockBytes = 4096;
-inline constexpr std::uint64_t kSecond = 1'000'000'000;
-
-inline std::vector<std::byte> bytes_of(const BlockHash& hash) {
-  std::vector<std::byte> bytes(kBlockBytes);
-  for (std::size_t i = 0; i < bytes.size(); ++i)
-    bytes[i] = static_cast<std::byte>(base::mix64(hash.low + i));
-  return bytes;
-}
 
 template <class Condition>
 bool comes_true(const Condition& condition) {
@@ -35,7 +24,7 @@ bool comes_true(const Condition& condition) {
   return condition();
 }
 
-class Host {
+class Host : public TestEngine {
  public:
   explicit Host(const std::string& path) : path_(path) {}
   Status open(const PeersOptions& options, memory::DomainKind domain, std::uint32_t capacity) {
@@ -56,13 +45,7 @@ class Host {
     keeper_->keeper().observe(peers_->observer());
     peers_->observer().on_repaired();
     thread_ = std::thread([this] { EXPECT_TRUE(keeper_->run(ends_)); });
-    OpaqueOptions attach;
-    attach.pool = {path_};
-    attach.fingerprint = "a model";
-    attach.block_bytes = kBlockBytes;
-    attach.block_tokens = 4;
-    CACHALOT_TRY_ASSIGN(client_, OpaqueClient::attach(attach));
-    return {};
+    return attach(path_);
   }
   ~Host() {
     client_.reset();
@@ -80,36 +63,9 @@ class Host {
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
 
-  std::vector<BlockHash> chain(std::uint64_t name, std::size_t blocks) const {
-    std::vector<std::uint32_t> tokens(blocks * 4);
-    for (std::size_t i = 0; i < tokens.size(); ++i)
-      tokens[i] = static_cast<std::uint32_t>(name * 1000 + i);
-    return client_->hash_tokens(tokens);
-  }
-  std::size_t store(std::span<const BlockHash> hashes) {
-    std::vector<std::vector<std::byte>> bytes;
-    std::vector<const std::byte*> from;
-    for (const BlockHash& hash : hashes) bytes.push_back(bytes_of(hash));
-    for (const auto& one : bytes) from.push_back(one.data());
-    const Result<Stored> stored = client_->store(nullptr, hashes, from);
-    EXPECT_TRUE(stored) << stored.error().message;
-    return stored ? stored->blocks : 0;
-  }
+  // @return blocks that are in the pool then
   std::size_t prefetch(std::span<const BlockHash> hashes, std::uint64_t wait_ns = 10 * kSecond) {
-    const Result<Prefetched> result = client_->prefetch(hashes, wait_ns);
-    EXPECT_TRUE(result) << result.error().message;
-    return result ? result->in_pool : 0;
-  }
-  // Loads what is in the pool, and checks each byte.
-  std::size_t load(std::span<const BlockHash> hashes) {
-    std::vector<std::vector<std::byte>> bytes(hashes.size(), std::vector<std::byte>(kBlockBytes));
-    std::vector<std::byte*> to;
-    for (auto& one : bytes) to.push_back(one.data());
-    const Result<std::size_t> loaded = client_->load(hashes, to);
-    EXPECT_TRUE(loaded) << loaded.error().message;
-    for (std::size_t i = 0; loaded && i < *loaded; ++i)
-      EXPECT_EQ(bytes[i], bytes_of(hashes[i])) << "block " << i;
-    return loaded ? *loaded : 0;
+    return TestEngine::prefetch(hashes, wait_ns).in_pool;
   }
   const pool::Access& access() const { return pool_->access(); }
   Peers& peers() { return *peers_; }
@@ -121,7 +77,6 @@ class Host {
   std::optional<pool::PoolKeeper> keeper_;
   std::unique_ptr<Peers> peers_;
   std::optional<Archive> archive_;
-  std::optional<OpaqueClient> client_;
   std::atomic<bool> ends_{false};
   std::thread thread_;
 };

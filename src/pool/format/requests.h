@@ -119,6 +119,7 @@ inline constexpr std::uint32_t kStorageFetch = 1;  // bring what is stored into 
 inline constexpr std::uint32_t kStorageAsk = 2;    // ask storage that others write, too
 // the blocks before these are stored: ask for all of them at once
 inline constexpr std::uint32_t kStorageIsSure = 4;
+inline constexpr std::uint32_t kStorageGoesOn = 8;  // questions about what comes after these follow
 inline constexpr std::uint32_t kHashesInFollowing = 3;
 inline constexpr std::uint32_t kMaxStorageHashes = 96;
 struct StorageHashes {

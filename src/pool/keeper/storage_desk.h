@@ -19,6 +19,7 @@ struct StorageQuestion {
   bool fetches = false;  // bring what is stored into the pool
   bool asks = false;     // also of storage that others write
   bool is_sure = false;  // the chain before it is stored
+  bool goes_on = false;  // more of the chain is asked for next
 };
 
 // @threads the keeper's; a call must not wait for I/O

@@ -135,7 +135,7 @@ void Dispatcher::serve_storage(std::uint32_t client, const rpc::Message& message
   if (storage_desk_ == nullptr) return refuse(server_, client, Code::kUnsupported);
   const auto wanted = rpc::load_payload<StoragePayload>(message.head().payload);
   const std::uint32_t lines = rpc::lines_of(message.lines[0]) - 1;
-  constexpr std::uint32_t kFlags = kStorageFetch | kStorageAsk | kStorageIsSure;
+  constexpr std::uint32_t kFlags = kStorageFetch | kStorageAsk | kStorageIsSure | kStorageGoesOn;
   const bool is_known = namespaces_.is_known(wanted.namespace_id);
   const BlockHash given{wanted.digest_low, wanted.digest_high};
   const bool names_space = wanted.namespace_id == 0 && given != Namespaces::kNoDigest;
@@ -156,7 +156,8 @@ void Dispatcher::serve_storage(std::uint32_t client, const rpc::Message& message
                                      {hashes, wanted.hashes},
                                      is_known && (wanted.flags & kStorageFetch) != 0,
                                      (wanted.flags & kStorageAsk) != 0,
-                                     (wanted.flags & kStorageIsSure) != 0}));
+                                     (wanted.flags & kStorageIsSure) != 0,
+                                     (wanted.flags & kStorageGoesOn) != 0}));
 }
 
 }  // namespace cachalot::pool
