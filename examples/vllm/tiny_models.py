@@ -85,6 +85,49 @@ def _lfm2():
         block_dim=256, block_multiple_of=256, block_ffn_dim_multiplier=1.0)
 
 
+def _qwen3_next():
+    from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
+
+    return Qwen3NextForCausalLM, Qwen3NextConfig(
+        hidden_size=256, intermediate_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
+        layer_types=["linear_attention", "full_attention"] * 2, linear_num_key_heads=2, linear_num_value_heads=4,
+        linear_key_head_dim=64, linear_value_head_dim=64, linear_conv_kernel_dim=4, num_experts=4, num_experts_per_tok=2,
+        moe_intermediate_size=128, shared_expert_intermediate_size=128, decoder_sparse_step=1, mlp_only_layers=[],
+        vocab_size=512, max_position_embeddings=8192, initializer_range=_RANGE, tie_word_embeddings=False)
+
+
+#: Stands for an image of 28 times 28 pixels in a prompt of "llava", which makes 4 tokens of it.
+IMAGE_TOKEN = 300
+
+
+def _llava():
+    from transformers import CLIPVisionConfig, LlavaConfig, LlavaForConditionalGeneration
+
+    vision = CLIPVisionConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2, image_size=28,
+                              patch_size=14, projection_dim=64)
+    config = LlavaConfig(vision_config=vision, text_config=_llama()[1], image_token_index=IMAGE_TOKEN,
+                         vision_feature_select_strategy="default", vision_feature_layer=-1, tie_word_embeddings=False)
+    config.image_token_id = IMAGE_TOKEN
+    return LlavaForConditionalGeneration, config
+
+
+def _finish_llava(place: Path) -> None:
+    """Adds what turns an image into pixels, and gives the weights the names that vLLM 0.32 reads."""
+    from safetensors.torch import load_file, save_file
+    from transformers import AutoTokenizer, LlavaProcessor
+    from transformers.models.clip import CLIPImageProcessorPil
+
+    tokenizer = AutoTokenizer.from_pretrained(place)
+    tokenizer.add_tokens([f"<unused{i}>" for i in range(IMAGE_TOKEN - len(tokenizer))])
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    pixels = CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
+    LlavaProcessor(image_processor=pixels, tokenizer=tokenizer, patch_size=14, vision_feature_select_strategy="default",
+                   image_token="<image>", num_additional_image_tokens=1).save_pretrained(place)
+    tensors = load_file(place / "model.safetensors")
+    save_file({name.replace("vision_tower.", "vision_tower.vision_model."): tensor for name, tensor in tensors.items()},
+              place / "model.safetensors", metadata={"format": "pt"})
+
+
 MODELS = {
     "llama": (_llama, 1),
     "llama-retrained": (_llama, 2),  # other weights, all else equal
@@ -96,7 +139,10 @@ MODELS = {
     "deepseek": (_deepseek, 1),
     "qwen3": (_qwen3, 1),
     "lfm2": (_lfm2, 1),
+    "qwen3-next": (_qwen3_next, 1),
+    "llava": (_llava, 1),
 }
+_FINISH = {"llava": _finish_llava}
 
 
 def make(folder: Path, name: str) -> Path:
@@ -112,6 +158,8 @@ def make(folder: Path, name: str) -> Path:
     model = kind(config).to(torch.bfloat16)
     model.save_pretrained(place)
     _tokenizer(place)
+    if name in _FINISH:
+        _FINISH[name](place)
     text = json.loads((place / "config.json").read_text())
     text["torch_dtype"] = "bfloat16"
     (place / "config.json").write_text(json.dumps(text, indent=1))

@@ -1,7 +1,7 @@
 """One vLLM engine in a process of its own, driven by lines of JSON.
 
 stdin, one object a line; an empty line or the end stops it:
-    {"prompts": [[token…]…], "max_tokens": n, "adapter": FOLDER, "salt": text, "params": kv_transfer_params}
+    {"prompts": [[token…]…], "max_tokens": n, "adapter": FOLDER, "salt": text, "image": seed, "params": kv_transfer_params}
         answers {"tokens": [[…]…], "cached": [n…], "metrics": {…}}
     {"prompts": […], "abort_after": n}    aborts them after n steps of the engine; answers {}
     {"copy": FILE, "bytes": n}    copies bytes of a file; answers {"seconds": s}
@@ -123,10 +123,19 @@ def adapter_of(asked):
     return LoRARequest("tuned", 1, folder, load_inplace=asked.get("reload", False)) if folder else None
 
 
+def image(seed: int):
+    import numpy as np
+    from PIL import Image
+
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 255, (28, 28, 3), dtype=np.uint8))
+
+
 def generate(llm, asked, sampling) -> dict:
-    salt = {"cache_salt": asked["salt"]} if "salt" in asked else {}
+    more = {"cache_salt": asked["salt"]} if "salt" in asked else {}
+    if "image" in asked:
+        more["multi_modal_data"] = {"image": image(asked["image"])}
     began = time.monotonic()
-    done = llm.generate([{"prompt_token_ids": prompt, **salt} for prompt in asked["prompts"]], sampling, use_tqdm=False,
+    done = llm.generate([{"prompt_token_ids": prompt, **more} for prompt in asked["prompts"]], sampling, use_tqdm=False,
                         lora_request=adapter_of(asked))
     return {"tokens": [list(one.outputs[0].token_ids) for one in done],
             "cached": [one.num_cached_tokens for one in done],

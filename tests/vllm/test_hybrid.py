@@ -44,6 +44,25 @@ def test_engines_share_kv_and_state(models, engines, pools, prompt):
     assert external_hits(answer) == FULL
 
 
+def test_engines_share_the_states_of_linear_attention(models, engines, pools, prompt):
+    """Qwen3-Next: gated delta nets beside attention. vLLM makes blocks of 256 tokens of it."""
+    pool = pools(blocks=512)
+    options, model = {"pool": pool.path}, models("qwen3-next")
+    prompts = [prompt(seed, TOKENS) for seed in (1, 2, 3)]
+    full = (TOKENS - 1) // 256 * 256
+    alone = engines(model)
+    expected = [alone.answer([tokens])["tokens"] for tokens in prompts]
+    assert all(len(set(tokens[0])) > 3 for tokens in expected)
+    first = engines(model, options)
+    assert [first.answer([tokens])["tokens"] for tokens in prompts] == expected
+    second = engines(model, options)
+    answers = [second.answer([tokens]) for tokens in prompts]
+    assert [answer["tokens"] for answer in answers] == expected
+    assert [answer["cached"] for answer in answers] == [[full]] * 3
+    assert external_hits(answers[-1]) == 3 * full
+    assert loads(answers[-1]) == {"loads": 3, "failed_loads": 0}
+
+
 def test_speculative_decoding_with_states_is_refused(models, engines, pools):
     """It is asked for nothing: vLLM 0.32 on the CPU cannot compute with both, without a connector, too."""
     pool = pools()
