@@ -19,6 +19,7 @@
 #include "lookup.h"
 #include "measure.h"
 #include "output.h"
+#include "peers.h"
 #include "policies.h"
 #include "program.h"
 #include "rpc.h"
@@ -75,6 +76,8 @@ constexpr std::array kBenchmarks = {
               bench::bench_vtensor},
     Benchmark{"storage", "reads of the file storage; limit: fio; uses 4 GiB of disk", 180,
               bench::bench_storage},
+    Benchmark{"peers", "blocks out of another host's pool; limit: a bare exchange; uses 5 GiB", 90,
+              bench::bench_peers},
     Benchmark{"transfer-sizes", "pushes to another process; limit: ucx_perftest (ucx-utils)", 120,
               bench::bench_transfer_sizes},
     Benchmark{"transfer-fragments", "pushes of scattered pieces; limit: of one piece", 120,
@@ -200,8 +203,9 @@ void add_flags(CLI::App& app, Chosen& chosen) {
   app.add_option("--directory", options->directory, "storage: where it makes its files")
       ->type_name("DIR")
       ->capture_default_str();
-  app.add_option("--mooncake", options->mooncake,
-                 "transfer-sizes: a Python with mooncake-transfer-engine-non-cuda, for more rows")
+  app.add_option(
+         "--mooncake", options->mooncake,
+         "transfer-sizes, peers: a Python with mooncake-transfer-engine-non-cuda, for more rows")
       ->type_name("PYTHON");
   app.add_option("--only", options->only,
                  "vmm: cuda: the rows that need a GPU; cuda: pieces: the rows with a goal, "

@@ -64,6 +64,8 @@ struct BackendTraits {
   bool asks_before_put = false;
   bool is_listed = true;   // false: list() knows nothing, what is there is only asked for
   bool is_written = true;  // false: every put is refused
+  bool answers_at_once =
+      false;  // heads() waits for nothing, and costs about as much as a look into a catalogue
 };
 
 // Deadlines are times of base::SteadyClock, in ns.

@@ -35,6 +35,17 @@ class OtherPath {
   const std::string before_;
 };
 
+TEST_F(BenchTransferTest, BlocksOfAnotherHostHaveTheirRows) {
+  const auto rows = rows_of("peers");
+  for (const char* name : {"peers 16Ki", "peers 256Kix128", "peers 2Mix128", "peers lookup x128",
+                           "peers owner's loads x128"}) {
+    ASSERT_TRUE(rows.contains(name)) << name;
+    EXPECT_GT(rows.at(name).at("value"), 0) << name;
+    EXPECT_GT(rows.at(name).at("baseline_value"), 0) << name;
+  }
+  EXPECT_GT(rows.at("peers owner's loads x128").at("pulled_gb_s"), 0);
+}
+
 TEST_F(BenchTransferTest, EveryQuestionHasItsRows) {
   const auto rows = rows_of("transfer");
   for (const char* name :

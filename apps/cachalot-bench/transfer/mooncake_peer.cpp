@@ -10,8 +10,6 @@
 #include <cstdlib>
 #include <utility>
 
-#include "mooncake_script.h"
-
 namespace cachalot::apps::bench {
 namespace {
 
@@ -19,7 +17,7 @@ constexpr int kNoWheel = 3, kNotStarted = 127;
 constexpr int kAnswerMs = 120'000;
 
 Error silence() {
-  return Error::make(Code::kTimeout, "Mooncake's engine: no answer in %d s", kAnswerMs / 1000);
+  return Error::make(Code::kTimeout, "Mooncake: no answer in %d s", kAnswerMs / 1000);
 }
 
 }  // namespace
@@ -29,7 +27,7 @@ MooncakePeer::MooncakePeer(os::Child child, os::FileDescriptor questions,
     : questions_(std::move(questions)), answers_(std::move(answers)), child_(std::move(child)) {}
 
 Result<std::unique_ptr<MooncakePeer>> MooncakePeer::open(const std::string& python,
-                                                         const Cores* cores) {
+                                                         const char* script, const Cores* cores) {
   signal(SIGPIPE, SIG_IGN);  // a script that has ended is an error of write()
   std::array<int, 2> in{}, out{};
   if (pipe2(in.data(), O_CLOEXEC) != 0) return Error::from_errno(errno, "pipe");
@@ -43,8 +41,8 @@ Result<std::unique_ptr<MooncakePeer>> MooncakePeer::open(const std::string& pyth
                         dup2(to_read.get(), STDIN_FILENO);
                         dup2(to_write.get(), STDOUT_FILENO);
                         dup2(nowhere.get(), STDERR_FILENO);
-                        execlp(python.c_str(), python.c_str(), "-c", kMooncakeScript,
-                               receiver.c_str(), sender.c_str(), nullptr);
+                        execlp(python.c_str(), python.c_str(), "-c", script, receiver.c_str(),
+                               sender.c_str(), nullptr);
                         return kNotStarted;
                       }));
   to_read.close();
@@ -53,8 +51,7 @@ Result<std::unique_ptr<MooncakePeer>> MooncakePeer::open(const std::string& pyth
       new MooncakePeer(std::move(child), std::move(questions), std::move(answers)));
   CACHALOT_TRY_ASSIGN(const std::string ready, peer->read_line());
   if (ready == "ready") return peer;
-  return Error::make(Code::kIo, "Mooncake's engine: expected \"ready\", it says \"%s\"",
-                     ready.c_str());
+  return Error::make(Code::kIo, "Mooncake: expected \"ready\", it says \"%s\"", ready.c_str());
 }
 
 // Why there are no more lines.
@@ -64,8 +61,8 @@ Status MooncakePeer::end() {
   if (status->exit_code == kNotStarted)
     return Error::make(Code::kUnsupported, "this Python cannot be started");
   if (status->exit_code == kNoWheel)
-    return Error::make(Code::kUnsupported, "this Python has no module mooncake.engine");
-  return Error::make(Code::kIo, "Mooncake's engine ended with %s", status->text().c_str());
+    return Error::make(Code::kUnsupported, "this Python has no module mooncake");
+  return Error::make(Code::kIo, "Mooncake ended with %s", status->text().c_str());
 }
 
 Result<std::string> MooncakePeer::read_line() {
@@ -87,14 +84,14 @@ Result<std::string> MooncakePeer::read_line() {
   }
 }
 
-Result<double> MooncakePeer::rate(std::uint64_t bytes, std::uint64_t transfers) {
-  const std::string line = std::to_string(bytes) + " " + std::to_string(transfers) + "\n";
+Result<double> MooncakePeer::ask(std::uint64_t bytes, std::uint64_t count) {
+  const std::string line = std::to_string(bytes) + " " + std::to_string(count) + "\n";
   if (write(questions_.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()))
     CACHALOT_TRY(end());
   CACHALOT_TRY_ASSIGN(const std::string answer, read_line());
-  const double rate = std::atof(answer.c_str());
-  if (rate > 0) return rate;
-  return Error::make(Code::kIo, "Mooncake's engine: expected bytes a second, it says \"%s\"",
+  const double figure = std::atof(answer.c_str());
+  if (figure > 0) return figure;
+  return Error::make(Code::kIo, "Mooncake: expected a figure above 0, it says \"%s\"",
                      answer.c_str());
 }
 

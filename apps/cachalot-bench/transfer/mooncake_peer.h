@@ -1,4 +1,4 @@
-// Mooncake's transfer engine over TCP on this machine, in a Python that has its wheel.
+// Mooncake's transfer engine or store over TCP on this machine, in a Python that has its wheel.
 #pragma once
 
 #include <cachalot/result.h>
@@ -15,16 +15,19 @@ namespace cachalot::apps::bench {
 
 class MooncakePeer {
  public:
-  // Starts a sender and a receiver.
+  // Starts two processes.
   // @param python  of a virtual environment with mooncake-transfer-engine-non-cuda
-  // @param cores   the receiver runs on its own one only, the sender on the other one; null: where the system says
+  // @param script  of mooncake_script.h
+  // @param cores   of the engine: the receiver runs on its own one only, the sender on the other one; null: where the
+  //                system says
   // @errors kUnsupported: no such program, or it has no such wheel; kIo: it does not start; kTimeout
-  static Result<std::unique_ptr<MooncakePeer>> open(const std::string& python,
+  static Result<std::unique_ptr<MooncakePeer>> open(const std::string& python, const char* script,
                                                     const Cores* cores = nullptr);
 
-  // Writes into the receiver's memory, 32 outstanding, of the same bytes.
-  // @return bytes per second. @errors kIo: it failed; kTimeout
-  Result<double> rate(std::uint64_t bytes, std::uint64_t transfers);
+  // Asks the script: the engine for the bytes per second of so many writes into the receiver's memory, 32 outstanding, of
+  // the same bytes; the store for the microseconds that a get of so many objects of another process takes, in the middle.
+  // @errors kIo: it failed; kTimeout
+  Result<double> ask(std::uint64_t bytes, std::uint64_t count);
 
  private:
   MooncakePeer(os::Child child, os::FileDescriptor questions, os::FileDescriptor answers);

@@ -7,6 +7,7 @@
 #include "engine_pair.h"
 #include "kv_transfer.h"
 #include "mooncake_peer.h"
+#include "mooncake_script.h"
 #include "ucx_peer.h"
 
 namespace cachalot::apps::bench {
@@ -70,7 +71,7 @@ Status measure_tcp(const Settings& settings, Report& report, const PairMemory& m
                       EnginePair::open(Route::kTcp, memory, {}, cores));
   std::unique_ptr<MooncakePeer> mooncake;
   if (!settings.mooncake.empty()) {
-    if (auto opened = MooncakePeer::open(settings.mooncake, cores)) {
+    if (auto opened = MooncakePeer::open(settings.mooncake, kMooncakeEngineScript, cores)) {
       mooncake = std::move(*opened);
     } else if (opened.error().code == Code::kUnsupported) {
       if (cores == nullptr)
@@ -98,7 +99,7 @@ Status measure_tcp(const Settings& settings, Report& report, const PairMemory& m
       }
       pairs.add(own, ucx);
       if (!mooncake) continue;
-      CACHALOT_TRY_ASSIGN(const double other, mooncake->rate(bytes, transfers));
+      CACHALOT_TRY_ASSIGN(const double other, mooncake->ask(bytes, transfers));
       beside.add(own, other / 1e9);
     }
     const std::string name = "tcp/" + size_name(bytes) + (cores == nullptr ? "" : "/cores");

@@ -23,7 +23,7 @@ constexpr std::uint64_t kCallNs = 2'000'000'000;
 
 Finder::Finder(Sources& sources, Fetcher& fetcher, std::size_t most_questions)
     : sources_(sources), fetcher_(fetcher), most_questions_(most_questions) {
-  if (sources_.is_shared()) thread_ = std::thread([this] { run(); });
+  if (sources_.is_asked()) thread_ = std::thread([this] { run(); });
 }
 
 Finder::~Finder() {

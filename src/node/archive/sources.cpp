@@ -48,9 +48,24 @@ bool Sources::is_up() const {
                      [](const Source& source) { return source.store->is_up(); });
 }
 
-bool Sources::is_shared() const {
-  return std::any_of(sources_.begin(), sources_.end(),
-                     [](const Source& source) { return source.store->traits().is_shared; });
+bool Sources::is_asked() const {
+  return std::any_of(sources_.begin(), sources_.end(), [](const Source& source) {
+    const storage::BackendTraits& traits = source.store->traits();
+    return traits.is_shared && !traits.answers_at_once;
+  });
+}
+
+void Sources::learn_at_once(const BlockHash& space, std::span<const BlockHash> blocks) {
+  std::vector<ObjectKey> keys;
+  std::unique_ptr<bool[]> is_there;
+  for (const Source& source : sources_) {
+    if (!source.store->traits().answers_at_once) continue;
+    if (keys.empty()) {
+      for (const BlockHash& block : blocks) keys.push_back({space, block});
+      is_there = std::make_unique<bool[]>(keys.size());
+    }
+    (void)source.store->learn(keys, {is_there.get(), keys.size()}, 0);
+  }
 }
 
 // @return the first failure; a store that fails leaves its question to the next one

@@ -27,8 +27,10 @@ class Sources {
   bool has_space(const BlockHash& space) const;
   // Whether any is in use.
   bool is_up() const;
-  // Whether any has objects that it is only known to have after it was asked.
-  bool is_shared() const;
+  // Whether any has objects that it is only known to have after it was asked, which takes time.
+  bool is_asked() const;
+  // Learns what stores have of a chain that answer at once. @cost a look into a catalogue for each block
+  void learn_at_once(const BlockHash& space, std::span<const BlockHash> blocks);
 
   // See Store::learn. A store is asked for what none before it has.
   Status learn(std::span<const storage::ObjectKey> keys, std::span<bool> is_there,

@@ -255,7 +255,8 @@ class PeerBackend final : public storage::Backend {
                                        .align_bytes = 1,
                                        .is_shared = true,
                                        .is_listed = false,
-                                       .is_written = false};
+                                       .is_written = false,
+                                       .answers_at_once = true};
 };
 
 }  // namespace
