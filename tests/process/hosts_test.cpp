@@ -1,15 +1,20 @@
 // Hosts on one machine: two pools, each with a keeper of its own, that share a Redis or read each other's blocks. The commands
 // are those of docs/guide/cluster.md.
+#include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
+#include <span>
 #include <string>
 #include <thread>
 
 #include "program.h"
 #include "testing/storage/redis_servers.h"
+#include "testing/transfer/raw_peer.h"
 
 namespace cachalot::process_test {
 namespace {
@@ -99,6 +104,67 @@ TEST_F(Hosts, HostsReadEachOthersPools) {
   ASSERT_TRUE(again.is_ready());
   ASSERT_TRUE(wait_until([&] { return is_stored("b", "third"); }));
   EXPECT_TRUE(wait_until([&] { return has("b", "third", 3); }));
+}
+
+std::size_t descriptors_of(pid_t process) {
+  const std::filesystem::directory_iterator all("/proc/" + std::to_string(process) + "/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+std::uint64_t resident_kib_of(pid_t process) {
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmRSS:")) return std::stoull(line.substr(6));
+  }
+  return 0;
+}
+
+// Three kinds of strangers: noise, a hello and noise, a hello and frames with right checksums that hold noise.
+void send_nonsense(transfer::RawPeer& stranger, std::uint64_t i, const std::string& noise) {
+  const auto bytes = std::as_bytes(std::span(noise));
+  if (i % 3 != 0) {
+    stranger.send(transfer::hello_of("stranger", i, {}));
+    stranger.send(transfer::reads_of());
+  }
+  if (i % 3 == 2) {
+    stranger.send({transfer::FrameType::kMessage, transfer::BodyWriter().bytes(bytes).take()});
+    stranger.send({static_cast<transfer::FrameType>(3 + i / 3 % 9), {bytes.begin(), bytes.end()}});
+  } else {
+    stranger.send(transfer::Bytes(bytes.begin(), bytes.end()));
+  }
+}
+
+TEST_F(Hosts, TenThousandStrangersAtThePeerPortKeepNoPeerOut) {
+  const std::string address = "tcp:127.0.0.1:" + std::to_string(storage::free_port());
+  Serving a(serve("a", peers(address)));
+  Serving b(serve("b", peers()));
+  ASSERT_TRUE(a.is_ready() && b.is_ready());
+  const pid_t keeper = std::stoi(a.ready_line().substr(a.ready_line().find("pid=") + 4));
+  ASSERT_TRUE(wait_until([&] { return b.metric("cachalot_peers") == 1; }));
+  put("a", {"first"}, 1);
+  ASSERT_TRUE(wait_until([&] { return has("b", "first", 1); }));
+  const std::uint64_t before_kib = resident_kib_of(keeper);
+  const std::string text = noise(1 << 20, 7);
+  std::deque<transfer::RawPeer> open;
+  std::size_t most_descriptors = 0, bytes = 0;
+  for (std::uint64_t i = 0; i < 10'000; ++i) {
+    open.push_back(transfer::RawPeer::connect(address));
+    send_nonsense(open.back(), i, text.substr(i * 100 % (text.size() - 200), 200));
+    bytes += 200;
+    if (open.size() > 600) open.pop_front();
+    if (i % 500 == 0) most_descriptors = std::max(most_descriptors, descriptors_of(keeper));
+  }
+  EXPECT_GT(bytes, 1'000'000u);
+  EXPECT_LE(most_descriptors, 600u);
+  EXPECT_EQ(b.metric("cachalot_peers"), 1);
+  put("a", {"second"}, 2);
+  EXPECT_TRUE(wait_until([&] { return has("b", "second", 2); }));
+  // Another peer gets in, too.
+  Serving c(serve("c", peers()));
+  ASSERT_TRUE(c.is_ready());
+  EXPECT_TRUE(wait_until([&] { return has("c", "second", 2); }));
+  open.clear();
+  EXPECT_LE(resident_kib_of(keeper), before_kib + (64u << 10));
+  EXPECT_TRUE(wait_until([&] { return descriptors_of(keeper) <= 100; }));
 }
 
 TEST_F(Hosts, AKeeperThatCannotSayThatItIsReadyEndsWithOneError) {
