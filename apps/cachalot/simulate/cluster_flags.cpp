@@ -98,6 +98,28 @@ Status set_links(const ClusterFlags& flags, sim::ClusterOptions& options) {
   return {};
 }
 
+Status set_peers(const ClusterFlags& flags, sim::ClusterOptions& options) {
+  constexpr double kWaitMs = 2000;  // as the vLLM connector's storage_wait
+  if (!flags.peers) {
+    const char* const alone = flags.peer_cell != 0      ? "--peer-cell"
+                              : flags.peer_gb_s != 0    ? "--peer-gb-s"
+                              : flags.peer_wait_ms >= 0 ? "--peer-wait-ms"
+                                                        : nullptr;
+    if (alone == nullptr) return {};
+    return Error::make(Code::kInvalidArgument, "%s: without peers, expected --peers", alone);
+  }
+  if (flags.shared_pool) {
+    return Error::make(Code::kInvalidArgument,
+                       "--peers: with --shared-pool, expected one of both: peers have caches of "
+                       "their own");
+  }
+  options.peers.is_on = true;
+  options.peers.cell = static_cast<std::uint32_t>(flags.peer_cell);
+  if (flags.peer_gb_s != 0) options.peers.bytes_per_s = flags.peer_gb_s * kGiga;
+  options.peers.most_wait_s = (flags.peer_wait_ms < 0 ? kWaitMs : flags.peer_wait_ms) / 1e3;
+  return {};
+}
+
 }  // namespace
 
 void add_cluster_flags(CLI::App& command, ClusterFlags& flags) {
@@ -142,6 +164,20 @@ void add_cluster_flags(CLI::App& command, ClusterFlags& flags) {
   add("--storage-latency-us", flags.storage_latency_us, "X", "its latency")
       ->transform(decimal(0, 1e9))
       ->capture_default_str();
+  command.add_flag("--peers", flags.peers,
+                   "hosts that are peers, as of serve --peers: what a cache lacks is fetched from "
+                   "that of another instance, whatever the policy");
+  add("--peer-cell", flags.peer_cell, "N",
+      "so many instances in a row are peers of each other (default: all)")
+      ->transform(number(1, 65536));
+  add("--peer-gb-s", flags.peer_gb_s, "X",
+      "most that an instance sends to its peers, in GB/s (default: what its link reaches)")
+      ->transform(decimal(1e-6, 1e6));
+  add("--peer-wait-ms", flags.peer_wait_ms, "X",
+      "a prompt waits so long for blocks of peers, then takes those that have come; as the "
+      "engines' storage_wait")
+      ->transform(decimal(0, 1e9))
+      ->default_str("2000");
   add("--operation-bytes", flags.operation_bytes, "SIZE",
       "transfers are cut into operations of this size, each of which takes the latency")
       ->default_str("whole transfers");
@@ -195,6 +231,7 @@ Result<sim::ClusterOptions> cluster_options(const ClusterFlags& flags) {
   options.decode = static_cast<std::uint32_t>(flags.decode);
   CACHALOT_TRY(set_caches(flags, options));
   CACHALOT_TRY(set_links(flags, options));
+  CACHALOT_TRY(set_peers(flags, options));
   if (!flags.decode_capacity_tokens.empty()) {
     CACHALOT_TRY_ASSIGN(
         options.decode_capacity_tokens,

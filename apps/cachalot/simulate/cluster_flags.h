@@ -25,6 +25,10 @@ struct ClusterFlags {
   double pool_gb_s = 0;                                  // 0: what the pool links reach
   std::string storage_capacity_blocks;                   // none: no storage
   double storage_gb_s = 6, storage_latency_us = 100;
+  bool peers = false;
+  std::uint64_t peer_cell = 0;  // all instances are one
+  double peer_gb_s = 0;         // as the links
+  double peer_wait_ms = -1;     // 2,000
   std::string operation_bytes;  // none: transfers are not cut
   std::uint64_t operations_in_flight = 16;
   std::string decode_capacity_tokens;  // none: what the hardware has

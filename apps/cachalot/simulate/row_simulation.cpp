@@ -34,6 +34,12 @@ Status check_flags(const SimulateOptions& options, std::span<const std::string> 
                        "--prefill alone",
                        flags.storage_capacity_blocks.c_str());
   }
+  if (flags.colocated != 0 && flags.peers && !flags.pool_capacity_blocks.empty()) {
+    return Error::make(Code::kInvalidArgument,
+                       "--pool-capacity-blocks: %s with --colocated and --peers, expected it with "
+                       "--prefill alone",
+                       flags.pool_capacity_blocks.c_str());
+  }
   if (flags.colocated != 0) return {};
   const auto not_off =
       std::ranges::find_if(layerwise, [](const std::string& name) { return name != "off"; });

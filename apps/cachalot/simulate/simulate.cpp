@@ -317,6 +317,8 @@ void add_simulate(CLI::App& app, Chosen& chosen) {
       "Map of the best policy: cachalot simulate --trace conversation_trace.jsonl.gz --prefill 10 "
       "--policy conductor,least_loaded+shared-pool --map rate-scale=1,2,3 --map link-gb-s=5,20,100 "
       "--plot plots\n"
+      "Hosts that are peers: cachalot simulate --trace conversation_trace.jsonl.gz --prefill 16 "
+      "--node-capacity-blocks 5000 --link-gb-s 12.5 --policy round_robin,round_robin+peers\n"
       "Money: cachalot simulate --trace conversation_trace.jsonl.gz --prefill 10 --shared-pool "
       "--policy least_loaded --network cxl --gpu-hour-usd 1.5");
   command->callback([command, options, &chosen] {

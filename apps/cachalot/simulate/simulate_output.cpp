@@ -116,6 +116,24 @@ void print_costs(std::FILE* out, std::span<const SimulateRow> rows) {
   }
 }
 
+// Where blocks hit, for a table in which hosts are peers.
+void print_block_hits(std::FILE* out, const sim::ClusterReport& r) {
+  const std::uint64_t own =
+      r.hit_blocks - r.hit_blocks_peer - r.hit_blocks_pool - r.hit_blocks_storage;
+  std::fprintf(
+      out,
+      "  hits of all blocks: own caches %.2f%%, peers %.2f%%, pool %.2f%%, storage %.2f%%, "
+      "together %.2f%%\n",
+      ratio(own, r.blocks) * 100, ratio(r.hit_blocks_peer, r.blocks) * 100,
+      ratio(r.hit_blocks_pool, r.blocks) * 100, ratio(r.hit_blocks_storage, r.blocks) * 100,
+      r.block_hit_rate() * 100);
+  if (!r.has_peers) return;
+  std::fprintf(out,
+               "  peers: %.1f GB; %" PRIu64 " blocks were gone, %" PRIu64
+               " prompts waited as long as they may\n",
+               r.peer_bytes / 1e9, r.peer_gone_blocks, r.peer_waits_ended);
+}
+
 }  // namespace
 
 std::string name_of(const SimulateRow& row) {
@@ -132,6 +150,8 @@ void print_simulation(std::FILE* out, const sim::Workload& workload,
                workload.block_tokens());
   const bool has_rates = std::ranges::any_of(
       rows, [&](const SimulateRow& row) { return row.rate_scale != rows[0].rate_scale; });
+  const bool has_peers =
+      std::ranges::any_of(rows, [](const SimulateRow& row) { return row.report.has_peers; });
   int width = 24;
   for (const SimulateRow& row : rows) {
     width = std::max(width, static_cast<int>(name_of(row).size()));
@@ -153,6 +173,7 @@ void print_simulation(std::FILE* out, const sim::Workload& workload,
                  computed == 0 ? 0 : r.prefill_s / computed, r.bytes_transferred / 1e9,
                  price_text(row.cost.usd_per_million_tokens).c_str(),
                  price_text(row.cost.usd_per_million_good_tokens).c_str());
+    if (has_peers) print_block_hits(out, r);
     if ((r.storage_blocks != 0 || r.storage_write_bytes != 0) && r.input_tokens != 0) {
       std::fprintf(out,
                    "  hits by tier, of all tokens: pool %.2f%%, storage %.2f%%; storage read %.1f "
@@ -224,6 +245,14 @@ nlohmann::json json_of_row(const SimulateRow& row) {
         {"peer", r.hit_tokens_peer},
         {"pool", r.hit_tokens_pool},
         {"storage", r.hit_tokens_storage}}},
+      {"blocks", r.blocks},
+      {"block_hit_rate", r.block_hit_rate()},
+      {"hit_blocks_by_tier",
+       {{"instance", r.hit_blocks - r.hit_blocks_peer - r.hit_blocks_pool - r.hit_blocks_storage},
+        {"peer", r.hit_blocks_peer},
+        {"pool", r.hit_blocks_pool},
+        {"storage", r.hit_blocks_storage}}},
+      {"peers", {{"gone_blocks", r.peer_gone_blocks}, {"ended_waits", r.peer_waits_ended}}},
       {"decode_load_deviation", r.decode_load_deviation},
       {"decode_load", r.decode_load},
       {"window_s", r.window_s},

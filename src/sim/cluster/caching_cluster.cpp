@@ -76,7 +76,33 @@ sched::Route CachingCluster::route(JobId id) {
                              .turn = turn_++,
                              .random = rng_.next()};
   add_storage(id, request, cluster);
-  return sched::route(options_.routing, request, cluster);
+  sched::Route chosen = sched::route(options_.routing, request, cluster);
+  if (options_.peers.is_on && chosen.exists()) add_peer(id, request, cluster, chosen);
+  return chosen;
+}
+
+void CachingCluster::add_peer(JobId id, const sched::RequestView& request,
+                              const sched::ClusterView& cluster, sched::Route& route) const {
+  const CachingInstance& instance = *instances_[route.instance];
+  const std::size_t own_blocks = held_blocks(instance, id);
+  const std::uint32_t peer = find_peer(id, instance, own_blocks);
+  if (peer == kNoNode) return;
+  const std::uint64_t tokens =
+      workload_.tokens_of(job(id), instances_[peer]->cache.match(path(id)));
+  sched::LinkSpeed link = options_.link;
+  link.latency_s *= 2;  // the question, and the answer
+  link.transfer_bytes_per_s = std::min(link.transfer_bytes_per_s, options_.peers.bytes_per_s);
+  const std::uint64_t transfer_tokens = tokens - workload_.tokens_of(job(id), own_blocks);
+  route.kv = {.hit_tokens = std::max(tokens, views_[route.instance].hit_tokens),
+              .source = sched::KvSource::kPeer,
+              .peer = peer,
+              .transfer_tokens = transfer_tokens,
+              .transfer_s = sched::transfer_seconds(
+                  link, kv_bytes(transfer_tokens),
+                  std::max(views_[peer].sending, views_[route.instance].receiving))};
+  route.kv.prefill_s =
+      sched::prefill_seconds(*cluster.timing, request.input_tokens, route.kv.hit_tokens);
+  route.ttft_s = views_[route.instance].queue_s + route.kv.cost_s();
 }
 
 Status CachingCluster::on_arrival(JobId id) {
@@ -158,6 +184,7 @@ void CachingCluster::begin_figures() {
 }
 
 void CachingCluster::finish_figures() {
+  report_.has_peers = options_.peers.is_on;
   summarise(workload_, options_.admission.ttft_slo_s, options_.admission.tbt_slo_s, gaps_, report_);
   summarise_passes(workload_, options_.pass_requests, report_);
   report_.window_s = LoadSeries::length_for(options_.window_s, report_.sim_s);

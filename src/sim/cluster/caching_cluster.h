@@ -39,6 +39,9 @@ class CachingCluster : public KvNetwork {
   Status on_change(const Membership& membership) override;
 
   sched::Route route(JobId id);
+  // With blocks of a peer instead, if one has more than the instance. Whatever the route is, it asks its peers first.
+  void add_peer(JobId id, const sched::RequestView& request, const sched::ClusterView& cluster,
+                sched::Route& route) const;
   // The instance's blocks of the request that is queued or runs, and of one that does no more.
   void expect(CachingInstance& instance, JobId id);
   void expect_no_more(CachingInstance& instance, JobId id);

@@ -37,6 +37,9 @@ Status Cluster::on_transfer_end(std::uint64_t tag) {
     storage_writes_.erase(id);
     storage_.store(path(id));
     report_.storage_blocks = std::max(report_.storage_blocks, storage_.size());
+  } else if ((tag & kPeerWaitTag) != 0) {
+    end_peer_wait(id);
+    try_start(prefill_of(id));
   } else {
     end_transfer(id);
   }
@@ -115,6 +118,9 @@ Status Cluster::dispatch(JobId id, const sched::Route& chosen) {
 // False: the plan needs no transfer.
 bool Cluster::begin_transfer(JobId id, const sched::KvPlan& plan) {
   if (plan.transfer_tokens == 0) return false;
+  if (plan.source == sched::KvSource::kPeer && options_.peers.is_on) {
+    return ask_peers(id, prefill_of(id).cache.match(path(id)));
+  }
   if (plan.fetch_tokens != 0) {
     begin_fetch(id, plan);
   } else {
@@ -123,8 +129,12 @@ bool Cluster::begin_transfer(JobId id, const sched::KvPlan& plan) {
   return true;
 }
 
-// The pool may have more now than when the request came: what requests before it have computed.
-bool Cluster::read_more_from_pool(JobId id, std::uint64_t hit_tokens) {
+// Peers and the pool may have more now than when the request came: what requests before it have computed.
+bool Cluster::read_more(JobId id, std::size_t own_blocks, std::uint64_t hit_tokens) {
+  if (!jobs_[id].has_asked_again) {
+    jobs_[id].has_asked_again = true;
+    if (ask_peers(id, own_blocks)) return true;
+  }
   if (!has_pool() || jobs_[id].has_looked_again) return false;
   jobs_[id].has_looked_again = true;
   return begin_transfer(id, plan_from_pool(id, hit_tokens, true));
@@ -138,7 +148,7 @@ void Cluster::try_start(PrefillNode& node) {
   const std::size_t own_blocks = node.cache.match(path(id));
   const std::uint64_t hit_tokens =
       std::max(kv_[id].ready_tokens, workload_.tokens_of(job(id), own_blocks));
-  if (read_more_from_pool(id, hit_tokens)) return;
+  if (read_more(id, own_blocks, hit_tokens)) return;
   node.queue.pop_front();
   node.queued_s = node.queue.empty() ? 0 : node.queued_s - state.expected_prefill_s;
   node.running = id;
@@ -236,6 +246,10 @@ void Cluster::begin_handover(JobId id, std::uint32_t at) {
 void Cluster::end_transfer(JobId id) {
   kv_[id].transfer = kNoTransfer;
   switch (kv_[id].cargo) {
+    case Cargo::kPeerQuestion:
+    case Cargo::kPeerCopy:
+      if (!end_peer_transfer(id)) try_start(prefill_of(id));
+      return;
     case Cargo::kPeerPrefix:
     case Cargo::kPoolPrefix:
       receive_prefix(id);

@@ -22,6 +22,21 @@ Status check_link(const char* name, const sched::LinkSpeed& link) {
   return {};
 }
 
+Status check_peers(const ClusterOptions& options) {
+  const PeerOptions& peers = options.peers;
+  if (!peers.is_on) return {};
+  if (options.node_capacity_blocks == 0) {
+    return Error::make(Code::kInvalidArgument,
+                       "peers: instances without caches, expected at least 1 block each");
+  }
+  if (!(peers.bytes_per_s > 0) || !(peers.most_wait_s >= 0)) {
+    return Error::make(Code::kInvalidArgument,
+                       "peers: %g bytes/s and a wait of %g s, expected more than 0 and 0 or more",
+                       peers.bytes_per_s, peers.most_wait_s);
+  }
+  return {};
+}
+
 Status check_changes(const ClusterOptions& options) {
   for (const Membership& change : options.changes) {
     if (change.instance >= options.prefill) {
@@ -66,6 +81,7 @@ Status check(const ClusterOptions& options) {
     }
     CACHALOT_TRY(check_link("storage", options.storage_link));
   }
+  CACHALOT_TRY(check_peers(options));
   if (options.decode != 0 &&
       (options.decode_capacity_tokens == 0 || options.decode_most_sequences == 0)) {
     return Error::make(Code::kInvalidArgument,

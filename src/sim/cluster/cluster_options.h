@@ -32,6 +32,16 @@ struct Membership {
   std::uint32_t instance = 0;
 };
 
+// Hosts whose keepers read each other's pools, which are the caches of the instances (cachalot serve --peers).
+struct PeerOptions {
+  bool is_on = false;
+  std::uint32_t cell = 0;  // so many instances in a row are peers of each other; 0: all
+  // That a host sends to its peers at most, beside the limit of its link.
+  double bytes_per_s = std::numeric_limits<double>::infinity();
+  // A prompt waits at most so long for blocks of peers, then takes those that have come.
+  double most_wait_s = std::numeric_limits<double>::infinity();
+};
+
 struct ClusterOptions {
   std::uint32_t prefill = 1;
   std::uint32_t decode = 0;  // 0: only the prefill side is simulated
@@ -51,6 +61,8 @@ struct ClusterOptions {
       std::numeric_limits<double>::infinity();  // of the pool, each way, in all
 
   sched::LinkSpeed storage_link;  // between storage and pool, each way, in all
+
+  PeerOptions peers;
 
   std::uint64_t decode_capacity_tokens = kUnlimited;  // KV of a decode instance
   std::uint64_t decode_most_sequences = kUnlimited;

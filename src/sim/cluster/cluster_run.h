@@ -47,7 +47,8 @@ struct JobState {
   double expected_prefill_s = 0;
   double prefill_s = 0;
   std::uint64_t storage_tokens = 0;  // that the storage has brought into the pool
-  bool has_looked_again = false;
+  bool has_asked_again = false;      // its peers
+  bool has_looked_again = false;     // in the pool
 };
 
 class Cluster final : public CachingCluster {
@@ -79,7 +80,7 @@ class Cluster final : public CachingCluster {
   bool begin_transfer(JobId id, const sched::KvPlan& plan);
   void end_transfer(JobId id);
   void try_start(PrefillNode& node);
-  bool read_more_from_pool(JobId id, std::uint64_t hit_tokens);
+  bool read_more(JobId id, std::size_t own_blocks, std::uint64_t hit_tokens);
   void end_prefill(PrefillNode& node);
   void hand_over(JobId id);
   bool choose_decode(JobId id);

@@ -273,6 +273,10 @@ void draw(Drawn& drawn) {
   o.admission = {.kind = static_cast<sched::AdmissionKind>(below(4)),
                  .ttft_slo_s = static_cast<double>(1 + below(20)),
                  .tbt_slo_s = static_cast<double>(1 + below(20))};
+  o.peers = {.is_on = o.node_capacity_blocks != 0 && below(2) == 0,
+             .cell = static_cast<std::uint32_t>(below(3)),
+             .bytes_per_s = static_cast<double>(50 + below(5000)),
+             .most_wait_s = static_cast<double>(below(30)) / 10};
   o.seed = below(100);
   for (std::uint64_t i = below(5); i-- > 0;) {
     o.changes.push_back({.at_s = static_cast<double>(below(300)) / 10,

@@ -19,6 +19,10 @@ Ports KvNetwork::make_ports() {
   Ports ports;
   ports.out = network_.add_link(options_.link.bytes_per_s);
   ports.in = network_.add_link(options_.link.bytes_per_s);
+  if (options_.peers.is_on) {
+    const double most = std::min(options_.peers.bytes_per_s, options_.link.bytes_per_s);
+    ports.peer_out = network_.add_link(most);
+  }
   if (!has_pool()) return ports;
   ports.pool_out = network_.add_link(options_.pool_link.bytes_per_s);
   ports.pool_in = network_.add_link(options_.pool_link.bytes_per_s);
@@ -49,6 +53,8 @@ LinkNetwork::Transfer KvNetwork::transfer_over(const sched::LinkSpeed& speed, Li
 double& KvNetwork::bytes_of(Cargo cargo) {
   switch (cargo) {
     case Cargo::kPeerPrefix:
+    case Cargo::kPeerQuestion:
+    case Cargo::kPeerCopy:
       return report_.peer_bytes;
     case Cargo::kPoolPrefix:
       return report_.pool_read_bytes;
@@ -107,10 +113,12 @@ bool KvNetwork::send_to_pool(JobId id) {
   return true;
 }
 
-void KvNetwork::store_in_cache(CachingInstance& instance, std::span<const std::uint32_t> path) {
-  instance.cache.store(path);
+std::size_t KvNetwork::store_in_cache(CachingInstance& instance,
+                                      std::span<const std::uint32_t> path) {
+  const std::size_t held = instance.cache.store(path);
   instance.report.most_cached_blocks =
       std::max(instance.report.most_cached_blocks, instance.cache.size());
+  return held;
 }
 
 void KvNetwork::store_in_pool(std::span<const std::uint32_t> path) {
@@ -134,14 +142,19 @@ void KvNetwork::drop_transfer(JobId id) {
   bytes_of(kv.cargo) -= cancel_transfer(kv.transfer);
   kv.transfer = kNoTransfer;
   kv.is_waited_for = false;
-  if (kv.cargo != Cargo::kHandover && kv.cargo != Cargo::kPoolStore) release_source(id);
+  stop_waiting(id);
+  if (kv.cargo == Cargo::kPeerPrefix || kv.cargo == Cargo::kPoolPrefix ||
+      kv.cargo == Cargo::kStorageFetch) {
+    release_source(id);
+  }
 }
 
 std::vector<JobId> KvNetwork::waiting_for(const CachingInstance& instance) const {
   std::vector<JobId> ids;
   for (JobId id = 0; id < next_arrival(); ++id) {
     const MovingKv& kv = kv_[id];
-    if (kv.transfer == kNoTransfer || kv.cargo != Cargo::kPeerPrefix) continue;
+    if (kv.transfer == kNoTransfer) continue;
+    if (kv.cargo != Cargo::kPeerPrefix && kv.cargo != Cargo::kPeerCopy) continue;
     if (kv.source == instance.number && record(id).prefill != instance.number) ids.push_back(id);
   }
   return ids;

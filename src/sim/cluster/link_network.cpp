@@ -26,6 +26,11 @@ TransferId LinkNetwork::start(double now_s, const Transfer& transfer) {
     id = free_.back();
     free_.pop_back();
   }
+  if (transfer.link_count == 0) {
+    flows_[id] = Flow{.transfer = transfer};
+    arriving_.push({now_s + transfer.latency_s, order_++, id});
+    return id;
+  }
   flows_[id] = Flow{.transfer = transfer, .left = transfer.bytes, .is_sending = true};
   for (const LinkId link : links_of(flows_[id])) ++links_[link].transfers;
   sending_.push_back(id);

@@ -1,7 +1,8 @@
 // Links that concurrent transfers share fairly, so that a congested sender is slow for all that it sends.
 //
 // A transfer uses some links at once. Rates are max-min fair: no transfer can get more without one that has no more
-// than it getting less. After its bytes a transfer takes the latency once.
+// than it getting less. After its bytes a transfer takes the latency once. One without links takes only that: a message, or a
+// delay.
 //
 // 1. The rates of a link's transfers never add up to more than its bandwidth.
 // 2. The bytes of a link are the sum of the bytes of the transfers that used it, whole or as far as they came.

@@ -40,6 +40,16 @@ TEST(LinkNetwork, TransfersShareALinkAndTheRestIsFreeAgainAfterTheFirstEnds) {
   EXPECT_DOUBLE_EQ(ends[1].first, 4);
 }
 
+TEST(LinkNetwork, AMessageTakesItsLatencyWhateverIsSent) {
+  LinkNetwork network;
+  const LinkId link = network.add_link(100);
+  network.start(1, {.links = {link}, .link_count = 1, .bytes = 200, .tag = 7});
+  network.start(1, {.latency_s = 0.5, .tag = 8});
+  const TransferId other = network.start(1, {.latency_s = 0.75, .tag = 9});
+  EXPECT_DOUBLE_EQ(network.cancel(1, other), 0);
+  EXPECT_EQ(run(network), (std::vector<std::pair<double, std::uint64_t>>{{1.5, 8}, {3, 7}}));
+}
+
 TEST(LinkNetwork, RatesAreMaxMinFair) {
   // a: link 0 (10) and 1 (100); b: link 0; c: link 1. a and b get 5 each, c what a leaves: 95.
   LinkNetwork network;

@@ -31,6 +31,11 @@ std::uint64_t* counter_of(Outcome outcome, ClusterReport& report) {
   return nullptr;
 }
 
+// Also those that are filled in part.
+std::uint64_t blocks_of(std::uint64_t tokens, std::uint64_t block_tokens) {
+  return (tokens + block_tokens - 1) / block_tokens;
+}
+
 // Adds the prefill of a request.
 void count_hits(const Job& job, const RequestRecord& record, std::uint64_t block_tokens,
                 ClusterReport& report) {
@@ -40,6 +45,18 @@ void count_hits(const Job& job, const RequestRecord& record, std::uint64_t block
   report.hit_tokens_peer += record.peer_tokens;
   report.hit_tokens_pool += record.pool_tokens;
   report.hit_tokens_storage += record.storage_tokens;
+  // Sources take turns along the prompt at the ends of blocks.
+  std::uint64_t tokens = record.hit_tokens, blocks = blocks_of(tokens, block_tokens);
+  report.blocks += job.blocks;
+  report.hit_blocks += blocks;
+  const auto count = [&](std::uint64_t of_source, std::uint64_t& counter) {
+    tokens -= of_source;
+    counter += blocks - blocks_of(tokens, block_tokens);
+    blocks = blocks_of(tokens, block_tokens);
+  };
+  count(record.storage_tokens, report.hit_blocks_storage);
+  count(record.pool_tokens, report.hit_blocks_pool);
+  count(record.peer_tokens, report.hit_blocks_peer);
   report.full_blocks += job.input_tokens / block_tokens;
   report.hit_full_blocks += record.hit_tokens / block_tokens;
   InstanceReport& instance = report.instances[record.prefill];
@@ -84,6 +101,10 @@ double ClusterReport::token_hit_rate() const {
 }
 double ClusterReport::full_block_hit_rate() const {
   return ratio(static_cast<double>(hit_full_blocks), static_cast<double>(full_blocks));
+}
+
+double ClusterReport::block_hit_rate() const {
+  return ratio(static_cast<double>(hit_blocks), static_cast<double>(blocks));
 }
 
 void summarise(const Workload& workload, double ttft_slo_s, double tbt_slo_s, const TokenGaps& gaps,

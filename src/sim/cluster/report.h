@@ -95,6 +95,12 @@ struct ClusterReport {
   std::uint64_t pool_blocks = 0;
   // Of hit_tokens, by where they were when the request came; the rest was in the instance's own cache.
   std::uint64_t hit_tokens_peer = 0, hit_tokens_pool = 0, hit_tokens_storage = 0;
+  // The same in blocks of prompts, of which the last may be filled in part: as `cachalot replay` counts.
+  std::uint64_t blocks = 0, hit_blocks = 0;
+  std::uint64_t hit_blocks_peer = 0, hit_blocks_pool = 0, hit_blocks_storage = 0;
+  bool has_peers = false;
+  std::uint64_t peer_gone_blocks = 0;  // evicted before the question for them came
+  std::uint64_t peer_waits_ended = 0;  // of prompts that waited as long as they may
   double storage_read_bytes = 0, storage_write_bytes = 0;
   double storage_skipped_bytes = 0;  // not written, because too many writes were in flight
   std::uint64_t storage_blocks = 0;
@@ -114,6 +120,7 @@ struct ClusterReport {
   }
   double token_hit_rate() const;
   double full_block_hit_rate() const;
+  double block_hit_rate() const;
 };
 
 // Fills in what the records say.

@@ -50,7 +50,14 @@ Result<ClusterReport> Cluster::run(const std::function<void(double)>& on_progres
 
 Status Cluster::on_transfer_end(std::uint64_t tag) {
   const auto id = static_cast<JobId>(tag);
+  if ((tag & kPeerWaitTag) != 0) {
+    end_peer_wait(id);
+    return submit(id);
+  }
   kv_[id].transfer = kNoTransfer;
+  if (kv_[id].cargo == Cargo::kPeerQuestion || kv_[id].cargo == Cargo::kPeerCopy) {
+    return end_peer_transfer(id) ? Status() : submit(id);
+  }
   if (kv_[id].cargo == Cargo::kPoolStore) {
     store_in_pool(path(id));
     return {};
@@ -142,6 +149,9 @@ Status Cluster::dispatch(JobId id, const sched::Route& chosen) {
   node.prefilling.push_back(id);
   expect(node, id);
   if (chosen.kv.transfer_tokens == 0) return submit(id);
+  if (options_.peers.is_on && chosen.kv.source == sched::KvSource::kPeer) {
+    return ask_peers(id, held_blocks(node, id)) ? Status() : submit(id);
+  }
   fetch_prefix(id, node.number, chosen.kv);
   return {};
 }

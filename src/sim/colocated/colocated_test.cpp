@@ -160,6 +160,21 @@ TEST(Colocated, WhatCannotBeIsRefused) {
 }
 
 // Sizes small enough that queues, preemptions, full caches and failures all happen.
+TEST(Colocated, AHostsPromptTakesWhatAPeerHasThroughItsHostsMemory) {
+  // 200 tokens on the first host, in 0.2 s. The other one: a question, 200 bytes at 1000 bytes/s, then 100 tokens.
+  ColocatedOptions options = small_cluster(2);
+  options.cluster.link.latency_s = 0.01;
+  options.cluster.node_capacity_blocks = 10;
+  options.cluster.routing.kind = sched::RoutingKind::kRoundRobin;
+  options.cluster.peers.is_on = true;
+  const Workload workload = workload_of({{0, 200, 1}, {10, 300, 1}}, {{1, 2}, {1, 2, 3}});
+  const Result<ClusterReport> report = simulate_colocated(options, workload, kTimings);
+  ASSERT_TRUE(report);
+  EXPECT_NEAR(report->records[1].first_token_s, 10 + 0.01 + 0.2 + 0.01 + 0.1, 1e-9);
+  EXPECT_EQ(report->records[1].peer_tokens, 200u);
+  EXPECT_EQ(report->instances[1].cached_blocks, 3u);
+}
+
 struct Drawn {
   ColocatedOptions options;
   Workload workload{100};
@@ -183,6 +198,10 @@ void draw(Drawn& drawn) {
   o.admission = {.kind = static_cast<sched::AdmissionKind>(below(4)),
                  .ttft_slo_s = static_cast<double>(1 + below(20)) / 10,
                  .tbt_slo_s = static_cast<double>(1 + below(20)) / 10};
+  o.peers = {.is_on = o.node_capacity_blocks != 0 && below(2) == 0,
+             .cell = static_cast<std::uint32_t>(below(3)),
+             .bytes_per_s = static_cast<double>(50 + below(5000)),
+             .most_wait_s = static_cast<double>(below(30)) / 10};
   o.seed = below(100);
   o.closed_loop = below(3) == 0 ? 1 + below(8) : 0;
   const std::uint64_t passes = 1 + below(3);
