@@ -21,8 +21,10 @@ DEADLINE_S = 400  # of one answer: a livelock fails
 class EngineProcess:
     """`answer` sends one object and returns the one that the program says. Its first line is {"ready": seconds}."""
 
-    def __init__(self, program, argument, environment, python=sys.executable):
-        self.process = subprocess.Popen([str(python), str(program), json.dumps(argument)],
+    def __init__(self, program, argument, environment, python=sys.executable, place=None):
+        """place: a machine to run on, which turns a command line into one there; None: this one."""
+        command = [str(python), str(program), json.dumps(argument)]
+        self.process = subprocess.Popen(command if place is None else place.command(command),
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True, env=environment, start_new_session=True)
         self.log = []

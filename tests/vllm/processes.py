@@ -18,7 +18,7 @@ def has_avx512():
 class Engine(EngineProcess):
     """A vLLM engine. `answer` sends prompts and returns what engine.py says."""
 
-    def __init__(self, model, connector=None, in_process=True, environment=None, transfer=None, **arguments):
+    def __init__(self, model, connector=None, in_process=True, environment=None, transfer=None, place=None, **arguments):
         """connector: options of CachalotConnector, or of the one that `transfer` names; None: there is none."""
         if arguments.get("kv_cache_dtype") == "fp8" and not has_avx512():
             pytest.skip("vLLM's FP8 KV cache on a CPU needs AVX-512")
@@ -31,4 +31,4 @@ class Engine(EngineProcess):
                                            "kv_connector_extra_config": connector, **(transfer or {})}
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
                      "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if in_process else "1", **(environment or {})}
-        super().__init__(HERE / "engine.py", given, variables)
+        super().__init__(HERE / "engine.py", given, variables, place=place)

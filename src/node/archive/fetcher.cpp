@@ -13,7 +13,11 @@ namespace {
 using pool::kNoBlock;
 using storage::ObjectKey;
 
-constexpr std::size_t kBatchBlocks = pool::kMaxCommitItems;
+constexpr std::size_t kBatchBlocks = pool::kMaxCommitItems;  // of one commit
+// Of one question to a store, so that its work and the way to it are shared by many small blocks.
+constexpr std::size_t kMostBatches = 4;
+constexpr std::uint64_t kMostBytes = 16u << 20;  // beyond the first batch
+constexpr std::size_t kPoolShare = 8;            // of the pool's blocks, beyond the first batch
 constexpr std::uint64_t kAttachPauseNs = 1'000'000'000;
 
 }  // namespace
@@ -170,65 +174,110 @@ void Fetcher::fetch(Request request) {
   }
 }
 
-// Blocks of a chain that are on their way.
+// Blocks of a chain that are on their way, as many as one commit takes.
 struct Fetcher::Batch {
   std::size_t first = 0;  // of the request
   std::span<const BlockHash> hashes = {};
-  std::vector<storage::Get> gets = {};
+  std::span<storage::Get> gets = {};
+  std::span<const std::uint64_t> checksums = {};
   std::optional<pool::OpenReservation> reservation = {};
 };
 
-std::size_t Fetcher::fetch_some(const Request& request, std::size_t first) {
-  const pool::Access& access = pool_.access();
+// The lengths of the next blocks of a chain, as far as they are asked for at once.
+std::vector<PoolPayloads::Target> Fetcher::next_targets(const Request& request,
+                                                        std::size_t first) const {
+  const auto& geometry = pool_.access().geometry;
+  const std::size_t most = std::clamp<std::size_t>(geometry.capacity_blocks / kPoolShare,
+                                                   kBatchBlocks, kMostBatches * kBatchBlocks);
   std::vector<PoolPayloads::Target> targets;
-  for (std::size_t i = first; i < request.hashes.size() && targets.size() < kBatchBlocks; ++i) {
+  std::uint64_t bytes = 0;
+  for (std::size_t i = first; i < request.hashes.size() && targets.size() < most; ++i) {
     const std::optional<storage::ObjectHead> known =
         sources_.find({request.space, request.hashes[i]});
-    if (!known || known->payload_bytes > access.geometry.block_bytes) break;
+    if (!known || known->payload_bytes > geometry.block_bytes) break;
+    bytes += known->payload_bytes;
+    if (targets.size() >= kBatchBlocks && bytes > kMostBytes) break;
     targets.push_back({kNoBlock, static_cast<std::uint32_t>(known->payload_bytes)});
   }
-  if (targets.empty() || !stands_in_pool(request, first)) return 0;
-  Result<pool::Reservation> reserved =
-      (*client_)->reserve(static_cast<std::uint32_t>(targets.size()));
-  if (!reserved) {
-    refused_.fetch_add(1, std::memory_order_relaxed);
-    return 0;
+  return targets;
+}
+
+// Room for blocks. Fewer if the pool has no more.
+std::vector<pool::Reservation> Fetcher::reserve(std::size_t blocks) {
+  std::vector<pool::Reservation> reserved;
+  for (std::size_t done = 0; done < blocks; done += kBatchBlocks) {
+    const std::size_t some = std::min(blocks - done, kBatchBlocks);
+    Result<pool::Reservation> one = (*client_)->reserve(static_cast<std::uint32_t>(some));
+    if (!one) break;
+    reserved.push_back(*std::move(one));
+    if (reserved.back().uses().size() < some) break;
   }
+  if (reserved.empty()) refused_.fetch_add(1, std::memory_order_relaxed);
+  return reserved;
+}
+
+std::size_t Fetcher::fetch_some(const Request& request, std::size_t first) {
+  const pool::Access& access = pool_.access();
+  std::vector<PoolPayloads::Target> targets = next_targets(request, first);
+  if (targets.empty() || !stands_in_pool(request, first)) return 0;
+  std::vector<pool::Reservation> reserved = reserve(targets.size());
   // The room may have been made at the chain's own end.
-  if (!stands_in_pool(request, first)) return 0;
-  Result<pool::OpenReservation> open = (*std::move(reserved)).begin();
-  if (!open) return 0;
-  targets.resize(std::min(targets.size(), open->uses().size()));
-  Batch batch{first, std::span(request.hashes).subspan(first, targets.size())};
-  batch.reservation.emplace(*std::move(open));
+  if (reserved.empty() || !stands_in_pool(request, first)) return 0;
+  std::vector<Batch> batches;
+  std::size_t blocks = 0;
+  for (pool::Reservation& one : reserved) {
+    Result<pool::OpenReservation> open = std::move(one).begin();
+    if (!open) break;
+    const std::size_t some = std::min(targets.size() - blocks, open->uses().size());
+    for (std::size_t i = 0; i < some; ++i) targets[blocks + i].block = open->uses()[i].block;
+    Batch& batch = batches.emplace_back();
+    batch.first = first + blocks;
+    batch.hashes = std::span(request.hashes).subspan(batch.first, some);
+    batch.reservation.emplace(*std::move(open));
+    blocks += some;
+  }
+  if (blocks == 0) return 0;
+  targets.resize(blocks);
 
   PoolPayloads payloads(access);
-  for (std::size_t i = 0; i < targets.size(); ++i)
-    targets[i].block = batch.reservation->uses()[i].block;
   payloads.begin_write(targets);
-  for (std::size_t i = 0; i < targets.size(); ++i)
-    batch.gets.push_back({{request.space, batch.hashes[i]}, payloads.room(i)});
+  std::vector<storage::Get> gets;
+  for (std::size_t i = 0; i < blocks; ++i)
+    gets.push_back({{request.space, request.hashes[first + i]}, payloads.room(i)});
   // Always with a checksum: engines that verify take a block without one for damaged.
-  std::vector<std::uint64_t> checksums(targets.size());
-  sources_.get(batch.gets, base::SteadyClock::read() + options_.io_timeout_ns,
+  std::vector<std::uint64_t> checksums(blocks);
+  sources_.get(gets, base::SteadyClock::read() + options_.io_timeout_ns,
                [&](const storage::Get& get) {
-                 const auto i = static_cast<std::size_t>(&get - batch.gets.data());
+                 const auto i = static_cast<std::size_t>(&get - gets.data());
                  checksums[i] = payloads.finish_write(i);
                });
-  return commit(request, batch, written_blocks(request, batch, targets, checksums));
+  std::size_t published = 0;
+  bool is_whole = true;  // so far
+  for (Batch& batch : batches) {
+    const std::size_t at = batch.first - first, some = batch.hashes.size();
+    batch.gets = std::span(gets).subspan(at, some);
+    batch.checksums = std::span(checksums).subspan(at, some);
+    // What stands on a block that is missing goes back.
+    const std::size_t done =
+        commit(request, batch,
+               is_whole ? written_blocks(request, batch) : std::vector<pool::WrittenBlock>());
+    published += done;
+    is_whole = is_whole && done == some;
+  }
+  return published;
 }
 
 // The leading blocks that came whole and belong to this chain.
-std::vector<pool::WrittenBlock> Fetcher::written_blocks(
-    const Request& request, const Batch& batch, std::span<const PoolPayloads::Target> targets,
-    std::span<const std::uint64_t> checksums) {
+std::vector<pool::WrittenBlock> Fetcher::written_blocks(const Request& request,
+                                                        const Batch& batch) {
   const pool::Access& access = pool_.access();
   std::vector<pool::WrittenBlock> written;
-  for (std::size_t i = 0; i < targets.size() && batch.gets[i].status; ++i) {
+  for (std::size_t i = 0; i < batch.gets.size() && batch.gets[i].status; ++i) {
     const storage::Get& get = batch.gets[i];
     const std::size_t at = batch.first + i;
     if (at != 0 && !(get.head.parent == request.hashes[at - 1])) break;
-    written.push_back({batch.hashes[i], targets[i].length, checksums[i]});
+    written.push_back(
+        {batch.hashes[i], static_cast<std::uint32_t>(get.head.payload_bytes), batch.checksums[i]});
     if (!get.tokens.empty() && get.tokens.size() <= pool::most_note_tokens(access.geometry))
       pool::write_note(access, batch.reservation->uses()[i], batch.hashes[i], get.tokens);
   }

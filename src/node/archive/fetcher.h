@@ -67,9 +67,9 @@ class Fetcher {
   void fetch(Request request);
   // Fetches the next blocks of a chain. @return how many; 0: no more can be had
   std::size_t fetch_some(const Request& request, std::size_t first);
-  std::vector<pool::WrittenBlock> written_blocks(const Request& request, const Batch& batch,
-                                                 std::span<const PoolPayloads::Target> targets,
-                                                 std::span<const std::uint64_t> checksums);
+  std::vector<PoolPayloads::Target> next_targets(const Request& request, std::size_t first) const;
+  std::vector<pool::Reservation> reserve(std::size_t blocks);
+  std::vector<pool::WrittenBlock> written_blocks(const Request& request, const Batch& batch);
   std::size_t commit(const Request& request, Batch& batch,
                      std::span<const pool::WrittenBlock> written);
 

@@ -95,8 +95,9 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
              std::span<std::optional<storage::ObjectHead>> heads) const;
   // Of blocks that came with wrong bytes: they are not asked for again until a peer tells of them anew.
   void forget(std::span<const storage::ObjectKey> keys) { directory_.forget(keys); }
-  // Reads blocks; see storage::Backend::get. Never fails as a whole.
-  void get(std::span<storage::Get> gets, std::uint64_t deadline_ns);
+  // Reads blocks; see storage::Backend::get_each. Never fails as a whole.
+  void get(std::span<storage::Get> gets, std::uint64_t deadline_ns,
+           const storage::Backend::Arrived& arrived);
 
   PeersCounts counts() const;
   std::vector<PeerState> states() const;

@@ -14,7 +14,8 @@ using storage::ObjectKey;
 using transfer::TransferState;
 using transfer::WindowKey;
 
-constexpr std::uint64_t kMostPartBytes = 16u << 20;
+// So that the owner reads the next part while this one travels, and this host verifies it while the next one does.
+constexpr std::uint64_t kMostPartBytes = 2u << 20;
 constexpr std::uint64_t kFirstRestNs = 1'000'000'000, kLongestRestNs = 60'000'000'000;
 constexpr std::uint64_t kSecond = 1'000'000'000;
 
@@ -198,14 +199,20 @@ void Peers::finish(Part& part, std::span<Get> gets, GotMessage got) {
   got_bytes_ += part.bytes;
 }
 
-void Peers::get(std::span<Get> gets, std::uint64_t deadline_ns) {
+void Peers::get(std::span<Get> gets, std::uint64_t deadline_ns,
+                const storage::Backend::Arrived& arrived) {
   std::vector<std::uint64_t> tried(gets.size());
   for (Get& get : gets) get.status = Error::make(Code::kBusy, "peers: not asked yet");
   for (;;) {
     std::vector<Part> parts = divide(gets, tried);
     if (parts.empty()) return;
     for (Part& part : parts) ask(part, gets, deadline_ns);
-    for (Part& part : parts) collect(part, gets, tried);
+    for (Part& part : parts) {
+      collect(part, gets, tried);
+      for (const std::size_t i : part.gets) {
+        if (gets[i].status) arrived(gets[i]);
+      }
+    }
     if (base::SteadyClock::read() < deadline_ns) continue;
     for (Get& get : gets) {
       if (!get.status) get.status = not_there();
@@ -236,7 +243,11 @@ class PeerBackend final : public storage::Backend {
     return {};
   }
   Status get(std::span<Get> gets, std::uint64_t deadline_ns) override {
-    peers_.get(gets, deadline_ns);
+    return get_each(
+        gets, [](Get&) {}, deadline_ns);
+  }
+  Status get_each(std::span<Get> gets, const Arrived& arrived, std::uint64_t deadline_ns) override {
+    peers_.get(gets, deadline_ns, arrived);
     return {};
   }
   Status put(std::span<storage::Put>, std::uint64_t) override {
