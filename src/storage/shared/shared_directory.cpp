@@ -115,7 +115,8 @@ struct SharedDirectory::Place {
       if (at) sweep.visit(**at);
       const std::lock_guard lock(mutex);
       due_visits = std::max(due_visits - 1, 0.0);
-      if (due_visits < 1 || visits == kVisitsPerLook) break;
+      const Space space = sweep.space();
+      if ((due_visits < 1 && space.used <= space.limit) || visits == kVisitsPerLook) break;
     }
     const std::lock_guard lock(mutex);
     is_kept_up = false;
