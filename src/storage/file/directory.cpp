@@ -67,9 +67,11 @@ Result<Directory> Directory::open(const std::string& path, os::Owners owners,
     return Error::from_errno(errno, "storage directory %.160s", path.c_str());
   Directory directory(path, owners, std::move(folder));
   directory.made_.folder = is_made;
-  if ((status.st_mode & S_IWGRP) != 0) directory.shared_bits_ |= S_IRWXG;
-  if ((status.st_mode & S_IWOTH) != 0) directory.shared_bits_ |= S_IRWXO;
-  if (directory.shared_bits_ != 0) directory.shared_bits_ |= status.st_mode & S_ISGID;
+  if (use != Use::kAlone) {
+    if ((status.st_mode & S_IWGRP) != 0) directory.shared_bits_ |= S_IRWXG;
+    if ((status.st_mode & S_IWOTH) != 0) directory.shared_bits_ |= S_IRWXO;
+    if (directory.shared_bits_ != 0) directory.shared_bits_ |= status.st_mode & S_ISGID;
+  }
   CACHALOT_TRY(directory.check_owner(status, ""));
   CACHALOT_TRY(directory.take_mark(kind, use));
   return directory;
@@ -102,7 +104,7 @@ Status Directory::take_mark(const std::string& kind, Use use) {
                        path_.c_str(), kMarkName);
   }
   if (!mark_ && errno == ENOENT) {
-    CACHALOT_TRY(make_mark(kind));
+    CACHALOT_TRY(make_mark(kind, use));
     made_.mark = true;
     mark_ = os::FileDescriptor(open_mark());
   }
@@ -137,10 +139,10 @@ Result<std::vector<std::string>> Directory::names(const std::string& in) const {
 }
 
 // Makes the mark in an empty directory, or in one where only unfinished files are.
-Status Directory::make_mark(const std::string& kind) {
+Status Directory::make_mark(const std::string& kind, Use use) {
   CACHALOT_TRY_ASSIGN(const std::vector<std::string> found, names());
   for (const std::string& name : found) {
-    if (std::string_view(name).starts_with(kMarkName)) continue;
+    if (use == Use::kRestored || std::string_view(name).starts_with(kMarkName)) continue;
     // Another process may just have made it and its first files.
     if (::faccessat(fd(), kMarkName, F_OK, AT_SYMLINK_NOFOLLOW) == 0) return {};
     return Error::make(Code::kInvalidArgument,

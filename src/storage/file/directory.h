@@ -34,6 +34,7 @@ class Directory {
     kAlone,     // makes the directory if only its last part is missing, and locks it
     kTogether,  // it is there; no lock
     kAgain,     // as kTogether, and so is the mark
+    kRestored,  // as kTogether, and it is known to be the same: the mark is made whatever else is in it
   };
   // @param  kind  "storage": of segments. A directory is used by one kind only
   // @errors kBusy: another process owns it; kVersionMismatch; kBadInput: its mark is damaged, or no file;
@@ -50,7 +51,8 @@ class Directory {
   int fd() const { return folder_.get(); }
   // Whether a file or directory in it may be used. @errors kPermission: its owner is not trusted
   Status check_owner(const struct stat& status, const std::string& name) const;
-  // Of files and folders that are made in it: of this user only, unless its group or others may write to it.
+  // Of files and folders that are made in it: of this user only, unless it is used together and its group or others may
+  // write to it.
   mode_t file_mode() const { return 0600 | (shared_bits_ & 0044); }
   mode_t folder_mode() const { return 0700 | shared_bits_; }
   bool has_shared_modes() const { return shared_bits_ != 0; }
@@ -73,7 +75,7 @@ class Directory {
   Directory(std::string path, os::Owners owners, os::FileDescriptor folder)
       : path_(std::move(path)), owners_(owners), folder_(std::move(folder)) {}
   Status take_mark(const std::string& kind, Use use);
-  Status make_mark(const std::string& kind);
+  Status make_mark(const std::string& kind, Use use);
   Status check_mark(const std::string& kind) const;
   Status lock();
 

@@ -130,6 +130,14 @@ std::int64_t ns_of(const timespec& time) {
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
+// A use, for the order of eviction. Another user's, or of a file system that is read-only: it keeps its age.
+void renew(const OpenObject& object) {
+  constexpr timespec kTimes[] = {{0, UTIME_OMIT}, {0, UTIME_NOW}};
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const std::int64_t now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+  if (now_ns - ns_of(object.status.st_mtim) >= kHourNs) (void)::futimens(object.file.get(), kTimes);
+}
+
 }  // namespace
 
 std::string folder_name(std::uint32_t number) {
@@ -166,15 +174,12 @@ Result<Value> read_object(const Directory& root, const ObjectKey& key, std::uint
   Value value = Value::unset(size <= most_bytes ? size : std::min(most_bytes, kHeadBytes));
   CACHALOT_TRY_ASSIGN(value.size,
                       read_all(root, object.file.get(), {value.bytes.get(), value.size}));
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const std::int64_t now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-  const timespec times[] = {{0, UTIME_OMIT}, {0, UTIME_NOW}};
-  // Another user's, or of a file system that is read-only: it keeps its age.
-  if (now_ns - ns_of(object.status.st_mtim) >= kHourNs) (void)::futimens(object.file.get(), times);
+  renew(object);
   return value;
 }
 
-Result<std::optional<ObjectHead>> read_head(const Directory& root, const ObjectKey& key) {
+Result<std::optional<ObjectHead>> read_head(const Directory& root, const ObjectKey& key,
+                                            bool is_use) {
   const Result<OpenObject> object = open_object(root, key);
   if (!object && object.error().code == Code::kNotFound) return std::optional<ObjectHead>();
   if (!object) return object.error();
@@ -185,7 +190,9 @@ Result<std::optional<ObjectHead>> read_head(const Directory& root, const ObjectK
   const Result<ObjectHead> head = head_of_value(Bytes(bytes).first(*size));
   const bool is_whole = head && check_head(*head, key) &&
                         value_bytes(*head) == static_cast<std::uint64_t>(object->status.st_size);
-  return is_whole ? std::optional(*head) : std::nullopt;
+  if (!is_whole) return std::optional<ObjectHead>();
+  if (is_use) renew(*object);
+  return std::optional(*head);
 }
 
 Status remove_object(const Directory& root, const ObjectKey& key) {

@@ -46,7 +46,9 @@ Status write_object(const Directory& root, const ObjectKey& key, Bytes value);
 Result<Value> read_object(const Directory& root, const ObjectKey& key, std::uint64_t most_bytes);
 
 // Nothing: it is not there, or has not the size that its head says.
-Result<std::optional<ObjectHead>> read_head(const Directory& root, const ObjectKey& key);
+// @param is_use  it gets the present time, as above
+Result<std::optional<ObjectHead>> read_head(const Directory& root, const ObjectKey& key,
+                                            bool is_use);
 
 // That it is not there is no error.
 Status remove_object(const Directory& root, const ObjectKey& key);

@@ -39,8 +39,13 @@ Value value_of(const Put& put) {
 }
 
 Result<bool> has(const Directory& root, const ObjectKey& key) {
-  CACHALOT_TRY_ASSIGN(const std::optional<ObjectHead> head, read_head(root, key));
+  CACHALOT_TRY_ASSIGN(const std::optional<ObjectHead> head, read_head(root, key, false));
   return head.has_value();
+}
+
+// What is asked for is about to be read, or would be put.
+Result<std::optional<ObjectHead>> use_head(const Directory& root, const ObjectKey& key) {
+  return read_head(root, key, true);
 }
 
 Result<bool> remove_one(const Directory& root, const ObjectKey& key) {
@@ -56,7 +61,7 @@ Result<std::vector<ObjectHead>> heads_of_folder(const Directory& root, std::uint
   for (const StoredFile& file : *files) {
     if (!file.is_object) continue;
     CACHALOT_TRY_ASSIGN(const ObjectKey key, parse_object_key(file.name));
-    CACHALOT_TRY_ASSIGN(const std::optional<ObjectHead> head, read_head(root, key));
+    CACHALOT_TRY_ASSIGN(const std::optional<ObjectHead> head, read_head(root, key, false));
     if (head) heads.push_back(*head);
   }
   return heads;
@@ -97,9 +102,10 @@ struct SharedDirectory::Place {
     }
     Status now = last == nullptr ? Error::make(Code::kNotFound, "not opened") : last->check();
     if (!now) {
-      const bool is_other = last != nullptr && !last->is_at_path();
-      Result<Directory> again = Directory::open(
-          path, owners, kKind, is_other ? Directory::Use::kAgain : Directory::Use::kTogether);
+      const auto use = last == nullptr      ? Directory::Use::kTogether
+                       : last->is_at_path() ? Directory::Use::kRestored
+                                            : Directory::Use::kAgain;
+      Result<Directory> again = Directory::open(path, owners, kKind, use);
       now = again ? Status() : again.error();
       if (again) last = std::make_shared<const Directory>(*std::move(again));
     }
@@ -220,7 +226,7 @@ Status SharedDirectory::heads(std::span<const ObjectKey> keys,
                               std::uint64_t deadline_ns) {
   using Head = std::optional<ObjectHead>;
   return ask_each<Head>(
-      keys, read_head, [&](std::size_t i, const Head& head) { heads[i] = head; }, deadline_ns);
+      keys, use_head, [&](std::size_t i, const Head& head) { heads[i] = head; }, deadline_ns);
 }
 
 Status SharedDirectory::remove(std::span<const ObjectKey> keys, std::uint64_t deadline_ns) {
