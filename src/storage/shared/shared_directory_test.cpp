@@ -569,39 +569,5 @@ TEST_F(SharedDirectoryTest, PutsKeepItNearItsLimit) {
   })) << bytes;
 }
 
-// --- Threads ---------------------------------------------------------------------------------------
-
-TEST(WorkersTest, ACallLeavesJobsThatHangAndTheyHurtNoLaterOne) {
-  constexpr std::size_t kMost = 3;
-  Workers workers(kMost);
-  std::atomic<bool> hangs{true};
-  std::atomic<int> begun{0};
-  const auto hung = std::make_shared<std::atomic<int>>(0);
-  const auto call = [&](std::size_t count) {
-    int taken = 0;
-    const Status ended = workers.gather<int>(
-        count,
-        [&, hung](std::size_t) {
-          return [&, hung] {
-            ++begun;
-            while (hangs) std::this_thread::sleep_for(milliseconds(1));
-            return 1;
-          };
-        },
-        [&](std::size_t, int&& one) { taken += one; }, base::SteadyClock::read() + 50'000'000);
-    if (!ended) {
-      EXPECT_EQ(ended.error().code, Code::kTimeout);
-    }
-    return taken;
-  };
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(call(10), 0);
-  EXPECT_EQ(begun, static_cast<int>(kMost));
-  // The jobs of callers that have gone hold nothing.
-  EXPECT_LE(hung.use_count(), 1 + static_cast<int>(kMost));
-  hangs = false;
-  while (call(10) != 10) {
-  }
-}
-
 }  // namespace
 }  // namespace cachalot::storage
