@@ -10,8 +10,10 @@ constexpr const char* kRedisParameters = "prefix cluster password_file connectio
 constexpr const char* kRedisTlsParameters = "prefix cluster password_file connections ca cert key";
 
 constexpr BackendKind kKinds[] = {
-    {"file", "file:DIR[?sync=1][&min_free_bytes=N][&allow_foreign=1]",
-     "sync min_free_bytes allow_foreign", open_file},
+    {"file",
+     "file:DIR[?sync=1][&min_free_bytes=N][&allow_foreign=1], "
+     "file:DIR?shared=1[&limit=SIZE][&allow_foreign=1]",
+     "sync min_free_bytes allow_foreign shared limit", open_file},
     {"rocksdb", "rocksdb:DIR[?sync=1][&allow_foreign=1]", "sync allow_foreign", open_rocksdb},
     {"redis", "redis://[[USER][:PASSWORD]@]HOST[:PORT][/DATABASE][?prefix=PREFIX][&cluster=1]",
      kRedisParameters, open_redis},

@@ -2,6 +2,7 @@
 //
 //             killed, paused, reset           full                    flipped, truncated, swapped
 //   file      no server (make soak-storage)   replaces the coldest    yes
+//   shared    paused                          replaces the coldest    yes
 //   rocksdb   no server                       yes                     yes
 //   redis     yes                             yes                     yes
 //   s3        yes                             yes                     yes

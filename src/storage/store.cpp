@@ -38,7 +38,9 @@ bool is_full(const Status& status) {
   return !status && status.error().code == Code::kNoSpace;
 }
 bool makes_room(const Status& status) {
-  return is_full(status) && (status.error().os_error == 0 || status.error().os_error == ENOSPC);
+  if (!is_full(status)) return false;
+  const std::uint32_t os_error = status.error().os_error;
+  return os_error == 0 || os_error == ENOSPC || os_error == EDQUOT;
 }
 
 bool is_refused(const Status& status) {
@@ -440,10 +442,12 @@ Store::Batch Store::begin_put(const BlockHash& space, const BlockHash* parent,
 
 // Another host may have stored the same blocks: their bodies are not sent once more. Two hosts that write at the same
 // time both write, and one replaces what the other wrote by the same KV.
-void Store::learn_before_put(const BlockHash& space, std::span<const BlockPut> blocks,
-                             std::uint64_t deadline_ns) {
+void Store::learn_before_put(const BlockHash& space, const BlockHash* parent,
+                             std::span<const BlockPut> blocks, std::uint64_t deadline_ns) {
   if (!traits().is_shared || traits().asks_before_put || !put_breaker_.is_closed()) return;
   std::vector<ObjectKey> keys;
+  // Without a list it may be there unknown, as after a restart.
+  if (parent != nullptr && !traits().is_listed) keys.push_back({space, *parent});
   for (const BlockPut& block : blocks) keys.push_back({space, block.block});
   const auto is_there = std::make_unique<bool[]>(keys.size());
   (void)learn(keys, {is_there.get(), keys.size()}, deadline_ns);
@@ -451,7 +455,7 @@ void Store::learn_before_put(const BlockHash& space, std::span<const BlockPut> b
 
 std::size_t Store::put(const BlockHash& space, const BlockHash* parent, std::span<BlockPut> blocks,
                        std::uint64_t deadline_ns, const StillValid& still_valid) {
-  learn_before_put(space, blocks, deadline_ns);
+  learn_before_put(space, parent, blocks, deadline_ns);
   Batch batch = begin_put(space, parent, blocks);
   std::vector<Put>& puts = batch.puts;
   // Blocks of the call, of which those that are stored already come first.
@@ -540,7 +544,9 @@ void Store::finish_put(Batch& batch, const Status& whole) {
 // --- Get -------------------------------------------------------------------------------------------
 
 void Store::drop(const ObjectKey& key, std::uint64_t deadline_ns) {
-  const std::vector<ObjectKey> removed = catalogue_.remove(key);
+  std::vector<ObjectKey> removed = catalogue_.remove(key);
+  // Others may have put it, or it was forgotten; another host's put would find it and write no other.
+  if (removed.empty() && traits().is_shared) removed.push_back(key);
   if (!removed.empty()) (void)backend_->remove(removed, deadline_ns);
 }
 

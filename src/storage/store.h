@@ -165,8 +165,8 @@ class Store {
   void remember(const ObjectKey& key);
   void try_backend();
   Batch begin_put(const BlockHash& space, const BlockHash* parent, std::span<BlockPut> blocks);
-  void learn_before_put(const BlockHash& space, std::span<const BlockPut> blocks,
-                        std::uint64_t deadline_ns);
+  void learn_before_put(const BlockHash& space, const BlockHash* parent,
+                        std::span<const BlockPut> blocks, std::uint64_t deadline_ns);
   void keep_budget(std::vector<Put>& puts);
   void limit_by_server(std::uint64_t bytes, std::uint64_t deadline_ns);
   void make_room(std::vector<Put>& puts, const ObjectKey* deepest, std::uint64_t deadline_ns);

@@ -1,5 +1,5 @@
-// Hosts on one machine: two pools, each with a keeper of its own, that share a Redis or read each other's blocks. The commands
-// are those of docs/guide/cluster.md.
+// Hosts on one machine: two pools, each with a keeper of its own, that share a Redis or a directory, or read each other's
+// blocks. The commands are those of docs/guide/cluster.md.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -74,6 +75,100 @@ TEST_F(Hosts, WhatOneHostPutsIntoRedisAnotherOneFindsWithoutARestart) {
   // What the first host has written the second one does not write again.
   put("b", {"third", "--parent", "second"}, 3);
   ASSERT_TRUE(wait_until([&] { return b.metric("cachalot_storage_written_blocks_total") == 1; }));
+}
+
+class HostsOfADirectory : public Hosts {
+ protected:
+  HostsOfADirectory() { std::filesystem::create_directory(path("nfs")); }
+  Arguments serve_shared(const std::string& pool) const {
+    return serve(pool, {"--storage", "file:" + path("nfs") + "?shared=1"});
+  }
+  static bool is_up(Serving& one) {
+    return one.is_ready() && wait_until([&] { return one.metric("cachalot_storage_up") == 1; });
+  }
+  std::size_t count(const std::string& end) const {
+    std::size_t files = 0;
+    for (const auto& one : std::filesystem::recursive_directory_iterator(path("nfs")))
+      files += one.is_regular_file() && one.path().string().ends_with(end);
+    return files;
+  }
+};
+
+TEST_F(HostsOfADirectory, WhatOneHostPutsAnotherOneFindsAlsoInANamespaceThatItNeverHad) {
+  Serving a(serve_shared("a")), b(serve_shared("b"));
+  ASSERT_TRUE(is_up(a) && is_up(b));
+  EXPECT_FALSE(is_stored("b", "first"));
+  put("a", {"first"}, 1);
+  put("a", {"second", "--parent", "first"}, 2);
+  put("a", {"theirs", "--namespace", "other"}, 4);
+  ASSERT_TRUE(wait_until([&] { return is_stored("b", "second"); }));
+  EXPECT_TRUE(has("b", "second", 2));
+  EXPECT_TRUE(has("b", "first", 1));
+  ASSERT_TRUE(wait_until([&] { return a.metric("cachalot_storage_written_blocks_total") == 3; }));
+  const Outcome theirs = run({"get", "theirs", "--namespace", "other", "--pool", path("b")});
+  EXPECT_EQ(theirs.out, noise(kBytes, 4)) << theirs.err;
+  // What the first host has written the second one does not write again.
+  put("b", {"third", "--parent", "second"}, 3);
+  ASSERT_TRUE(wait_until([&] { return b.metric("cachalot_storage_written_blocks_total") == 1; }));
+  ASSERT_TRUE(wait_until([&] { return is_stored("a", "third"); }));
+  // An operator empties the directory: misses, until something is put again.
+  for (const auto& one : std::filesystem::directory_iterator(path("nfs")))
+    std::filesystem::remove_all(one.path());
+  Serving c(serve_shared("c"));
+  ASSERT_TRUE(is_up(c));
+  EXPECT_FALSE(has("c", "first", 1));
+  put("c", {"first"}, 1);
+  ASSERT_TRUE(wait_until([&] { return c.metric("cachalot_storage_written_blocks_total") == 1; }));
+  EXPECT_EQ(c.metric("cachalot_storage_outages_total"), 0);
+}
+
+TEST_F(HostsOfADirectory, AHostThatIsKilledWhileItWritesLeavesNoWrongBlock) {
+  Serving b(serve_shared("b"));
+  ASSERT_TRUE(is_up(b));
+  std::set<std::string> seen;
+  for (std::uint64_t round = 0; round < 5; ++round) {
+    const std::string pool = "a" + std::to_string(round);
+    Serving a(serve_shared(pool));
+    ASSERT_TRUE(is_up(a));
+    const auto name = [&](std::uint64_t i) {
+      return std::to_string(round) + "-" + std::to_string(i);
+    };
+    const std::size_t before = count("");
+    std::thread writer([&] {
+      bool is_alive = true;
+      for (std::uint64_t i = 0; i < 30 && is_alive; ++i) {
+        const Arguments put = {"put", name(i), "--pool", path(pool), "--wait", "0"};
+        is_alive = run(put, {.in = noise(kBytes, i)}).exit_code == 0;
+      }
+    });
+    EXPECT_TRUE(wait_until([&] { return count("") >= before + 2 + round; }));
+    a.send(SIGKILL);
+    writer.join();
+    (void)a.wait();
+    for (std::uint64_t i = 0; i < 30; ++i) {
+      // Whole, or not there at all.
+      const Outcome got = run({"get", name(i), "--pool", path("b"), "--storage-wait", "1"});
+      EXPECT_TRUE(got.exit_code == 1 || got.out == noise(kBytes, i)) << got.err;
+      if (got.exit_code == 0) seen.insert(name(i));
+    }
+  }
+  EXPECT_GE(seen.size(), 10u);
+  EXPECT_EQ(b.metric("cachalot_storage_damaged_blocks_total"), 0);
+}
+
+TEST_F(HostsOfADirectory, TwoHostsThatPutTheSameBlocksAtTheSameTimeStoreEachOnce) {
+  Serving a(serve_shared("a")), b(serve_shared("b")), c(serve_shared("c"));
+  ASSERT_TRUE(is_up(a) && is_up(b) && is_up(c));
+  const auto write = [&](const std::string& pool) {
+    for (std::uint64_t i = 0; i < 20; ++i) put(pool, {"same-" + std::to_string(i)}, i);
+  };
+  std::thread other([&] { write("b"); });
+  write("a");
+  other.join();
+  ASSERT_TRUE(wait_until([&] { return is_stored("c", "same-19"); }));
+  for (std::uint64_t i = 0; i < 20; ++i) EXPECT_TRUE(has("c", "same-" + std::to_string(i), i)) << i;
+  EXPECT_EQ(count(".new"), 0u);
+  EXPECT_EQ(count(""), 21u);  // and the mark
 }
 
 TEST_F(Hosts, HostsReadEachOthersPools) {

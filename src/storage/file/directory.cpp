@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string_view>
 
 #include "os/owner.h"
@@ -36,24 +37,43 @@ std::optional<std::uint32_t> number_of(std::string_view name) {
   return number;
 }
 
+// Whether the path leads to what is open.
+bool is_at(int fd, const std::string& path) {
+  struct stat ours {
+  }, there{};
+  return ::fstat(fd, &ours) == 0 && ::stat(path.c_str(), &there) == 0 &&
+         ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
+}
+
 }  // namespace
 
 // --- Opening ---------------------------------------------------------------------------------------
 
 Result<Directory> Directory::open(const std::string& path, os::Owners owners,
-                                  const std::string& kind) {
-  const bool is_made = ::mkdir(path.c_str(), 0700) == 0;
-  if (!is_made && errno != EEXIST) {
+                                  const std::string& kind, Use use) {
+  const bool is_made = use == Use::kAlone && ::mkdir(path.c_str(), 0700) == 0;
+  if (use == Use::kAlone && !is_made && errno != EEXIST) {
     return Error::from_errno(errno, "storage directory %.160s: make it", path.c_str());
   }
   os::FileDescriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat status {};
+  if (!folder && errno == ENOENT && use != Use::kAlone) {
+    return Error::make(Code::kNotFound,
+                       "storage directory %.120s: is not there; expected one that was made in the "
+                       "file system that the hosts share",
+                       path.c_str());
+  }
   if (!folder || ::fstat(folder.get(), &status) != 0)
     return Error::from_errno(errno, "storage directory %.160s", path.c_str());
   Directory directory(path, owners, std::move(folder));
   directory.made_.folder = is_made;
+  if (use != Use::kAlone) {
+    if ((status.st_mode & S_IWGRP) != 0) directory.shared_bits_ |= S_IRWXG;
+    if ((status.st_mode & S_IWOTH) != 0) directory.shared_bits_ |= S_IRWXO;
+    if (directory.shared_bits_ != 0) directory.shared_bits_ |= status.st_mode & S_ISGID;
+  }
   CACHALOT_TRY(directory.check_owner(status, ""));
-  CACHALOT_TRY(directory.take_mark(kind));
+  CACHALOT_TRY(directory.take_mark(kind, use));
   return directory;
 }
 
@@ -64,19 +84,27 @@ Status Directory::check_owner(const struct stat& status, const std::string& name
   return os::check_owner(status, S_IWGRP | S_IWOTH, shown.c_str(), "?allow_foreign=1");
 }
 
-Status Directory::take_mark(const std::string& kind) {
-  const auto open_mark = [this] {
+Status Directory::take_mark(const std::string& kind, Use use) {
+  // One that is only read may lie in a file system that is read-only.
+  const int access = use == Use::kAlone ? O_RDWR : O_RDONLY;
+  const auto open_mark = [this, access] {
     // Looked at before: opening a device may do something.
     struct stat status {};
     if (::fstatat(fd(), kMarkName, &status, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(status.st_mode)) {
       errno = ELOOP;
       return -1;
     }
-    return ::openat(fd(), kMarkName, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    return ::openat(fd(), kMarkName, access | O_CLOEXEC | O_NOFOLLOW);
   };
   mark_ = os::FileDescriptor(open_mark());
+  if (!mark_ && errno == ENOENT && use == Use::kAgain) {
+    return Error::make(Code::kNotFound,
+                       "storage directory %.120s: has no file %s any more: another directory is in "
+                       "its place, or it is not mounted; mount it, or start this process again",
+                       path_.c_str(), kMarkName);
+  }
   if (!mark_ && errno == ENOENT) {
-    CACHALOT_TRY(make_mark(kind));
+    CACHALOT_TRY(make_mark(kind, use));
     made_.mark = true;
     mark_ = os::FileDescriptor(open_mark());
   }
@@ -91,11 +119,12 @@ Status Directory::take_mark(const std::string& kind) {
     return Error::from_errno(errno, "storage directory %.160s", path_.c_str());
   CACHALOT_TRY(check_owner(status, kMarkName));
   CACHALOT_TRY(check_mark(kind));
-  return lock();
+  return use == Use::kAlone ? lock() : Status();
 }
 
-Result<std::vector<std::string>> Directory::names() const {
-  os::FileDescriptor copy(::openat(fd(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+Result<std::vector<std::string>> Directory::names(const std::string& in) const {
+  os::FileDescriptor copy(
+      ::openat(fd(), in.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(copy ? ::fdopendir(copy.get()) : nullptr,
                                                    closedir);
   if (!folder) return Error::from_errno(errno, "storage directory %.160s", path_.c_str());
@@ -110,10 +139,12 @@ Result<std::vector<std::string>> Directory::names() const {
 }
 
 // Makes the mark in an empty directory, or in one where only unfinished files are.
-Status Directory::make_mark(const std::string& kind) {
+Status Directory::make_mark(const std::string& kind, Use use) {
   CACHALOT_TRY_ASSIGN(const std::vector<std::string> found, names());
   for (const std::string& name : found) {
-    if (std::string_view(name).starts_with(kMarkName)) continue;
+    if (use == Use::kRestored || std::string_view(name).starts_with(kMarkName)) continue;
+    // Another process may just have made it and its first files.
+    if (::faccessat(fd(), kMarkName, F_OK, AT_SYMLINK_NOFOLLOW) == 0) return {};
     return Error::make(Code::kInvalidArgument,
                        "storage directory %.120s: has other files (%.60s), expected an empty "
                        "directory or one that a storage was made in",
@@ -121,17 +152,20 @@ Status Directory::make_mark(const std::string& kind) {
   }
   // A link makes it whole or not at all, and only once if two processes do so.
   const std::string text = std::string(kMarkStart) + kind + " " + kVersion + "\n";
-  const std::string unfinished =
-      std::string(kMarkName) + "." + std::to_string(getpid()) + std::string(kUnfinished);
-  (void)::unlinkat(fd(), unfinished.c_str(), 0);
+  const std::string unfinished = std::string(kMarkName) + "." +
+                                 std::to_string(std::random_device{}()) + std::string(kUnfinished);
   const os::FileDescriptor file(
       ::openat(fd(), unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file || ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+  if (!file || ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+      (has_shared_modes() && ::fchmod(file.get(), file_mode()) != 0)) {
     const int os_error = errno;
     if (file) (void)::unlinkat(fd(), unfinished.c_str(), 0);
     return Error::from_errno(os_error, "storage directory %.160s: make its mark", path_.c_str());
   }
-  const int linked = ::linkat(fd(), unfinished.c_str(), fd(), kMarkName, 0);
+  int linked = ::linkat(fd(), unfinished.c_str(), fd(), kMarkName, 0);
+  // Some network file systems have no links. Two processes then give it the same text twice.
+  if (linked != 0 && errno != EEXIST)
+    linked = ::renameat(fd(), unfinished.c_str(), fd(), kMarkName);
   const int os_error = errno;
   (void)::unlinkat(fd(), unfinished.c_str(), 0);
   if (linked == 0 || os_error == EEXIST) return {};
@@ -190,13 +224,12 @@ Directory::~Directory() {
   if (made_.folder) (void)::rmdir(path_.c_str());
 }
 
+bool Directory::is_at_path() const {
+  return is_at(fd(), path_);
+}
+
 Status Directory::check() const {
-  struct stat ours {
-  }, there{};
-  const bool is_there = ::fstat(mark_.get(), &ours) == 0 &&
-                        ::stat((path_ + "/" + kMarkName).c_str(), &there) == 0 &&
-                        ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
-  if (is_there) return {};
+  if (is_at(mark_.get(), path_ + "/" + kMarkName)) return {};
   return Error::make(Code::kNotFound,
                      "storage directory %.160s: was removed or moved while it was used; move it "
                      "back, or start this process again",
