@@ -51,7 +51,7 @@ void add_peer_flags(CLI::App& command, PeerFlags& flags) {
               "--peers", flags.registry,
               "read blocks that the pools of other hosts have, and let them read this one's; "
               "where they find each other: file:DIR (one machine), "
-              "etcd://HOST:PORT[/PREFIX]")
+              "etcd://HOST:PORT[/PREFIX], etcds://… (TLS)")
           ->type_name("REGISTRY")
           ->group(kGroup);
   command

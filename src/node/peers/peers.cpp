@@ -34,7 +34,7 @@ Result<std::unique_ptr<Peers>> Peers::open(const pool::Access& access,
 }
 
 Status Peers::start() {
-  CACHALOT_TRY_ASSIGN(registry_, transfer::open_registry(options_.registry));
+  CACHALOT_TRY_ASSIGN(registry_, transfer::open_registry(options_.registry, options_.key));
   std::string name = options_.name;
   if (name.empty()) {
     CACHALOT_TRY_ASSIGN(const os::Uuid random, os::random_uuid());

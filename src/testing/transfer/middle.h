@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -93,6 +94,8 @@ class Middle {
       }
       ++way.number;
       for (const Bytes& one : pieces) {
+        // What was one piece does not arrive together.
+        if (&one != &pieces.front()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
         if (!to.send(one)) return false;
       }
     }

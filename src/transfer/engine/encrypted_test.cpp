@@ -129,6 +129,15 @@ TEST(Encrypted, WhatTravelsIsNotToBeReadOnItsWay) {
   }
 }
 
+TEST(Encrypted, PartsOfARecordWakeTheReceiver) {
+  const Push push(key_of(1), [](bool, std::size_t, Bytes piece) {
+    const auto half = piece.begin() + static_cast<std::ptrdiff_t>(piece.size() * 3 / 4);
+    return Middle::Pieces{Bytes(piece.begin(), half), Bytes(half, piece.end())};
+  });
+  EXPECT_EQ(push.window_status.state, TransferState::kDone) << push.window_status.error.message;
+  EXPECT_EQ(push.source, push.target);
+}
+
 // Records: 0 is the hello of TLS, the next ones end the handshake.
 TEST(Encrypted, AChangedByteEndsTheConnection) {
   for (const bool to_target : {true, false}) {
