@@ -49,7 +49,8 @@ Status check_beginning(std::span<const std::byte> bytes) {
       bytes[1] != std::byte{3})
     return {};
   return Error::make(Code::kPermission,
-                     "the peer encrypts with its cluster key; this process has no cluster key");
+                     "the peer encrypts with its cluster key; this process has no cluster key, or "
+                     "was told not to encrypt");
 }
 
 Status check_header(const FrameHeader& header, std::uint32_t most_body_bytes) {

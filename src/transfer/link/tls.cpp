@@ -169,7 +169,8 @@ int TlsStream::State::failed(int result) {
   const unsigned long reason = ERR_peek_error();
   if (what == SSL_ERROR_SYSCALL) return reason == 0 ? error : EIO;
   if (ERR_GET_REASON(reason) == SSL_R_UNEXPECTED_EOF_WHILE_READING) return 0;
-  failure = ERR_reason_error_string(reason);
+  const bool is_plain = ERR_GET_REASON(reason) == SSL_R_WRONG_VERSION_NUMBER;
+  failure = is_plain ? "the peer does not encrypt" : ERR_reason_error_string(reason);
   return EBADMSG;
 }
 
@@ -180,7 +181,10 @@ int TlsStream::open() {
   errno = 0;
   const int result = SSL_do_handshake(s.ssl.get());
   int error = result == 1 ? 0 : s.failed(result);
-  if (result != 1 && error == 0) error = ECONNRESET;
+  if (result != 1 && error == 0) {
+    s.failure = "the peer has closed the connection";
+    error = EBADMSG;
+  }
   if (result == 1 && SSL_session_reused(s.ssl.get()) != 1) {
     s.failure = "it does not use the key";
     error = EBADMSG;
@@ -302,7 +306,7 @@ Error TlsStream::error(const std::string& address, int error) const {
   const char* const why = state_->failure;
   // As a scan of ports does.
   if (state_->is_called && received_bytes() == 0)
-    return Error::from_errno(error, "%s: handshake", address.c_str());
+    return Error::make(Code::kIo, "%s: the peer has closed the connection", address.c_str());
   if (state_->is_open) {
     return Error::make(Code::kCorrupt, "%s: bytes were changed on their way: %s", address.c_str(),
                        why != nullptr ? why : std::strerror(error));
