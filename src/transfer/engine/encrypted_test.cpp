@@ -21,6 +21,8 @@ namespace cachalot::transfer {
 namespace {
 
 constexpr std::size_t kStreamBytes = 1 << 20;
+// Longer than the deadline of a push: nothing else wakes a receiver.
+constexpr std::uint64_t kPatienceNs = 60'000'000'000;
 
 std::uint64_t in(std::uint64_t milliseconds) {
   return base::SteadyClock::read() + milliseconds * 1'000'000;
@@ -35,6 +37,7 @@ struct Receiver : EngineEvents {
     options.name = "receiver";
     options.listen = {"tcp:127.0.0.1:0"};
     options.cluster_key = key;
+    options.peer_timeout_ns = kPatienceNs;
     engine = *TransferEngine::open(options, this);
   }
   ~Receiver() override { engine->close(); }
@@ -54,6 +57,7 @@ std::unique_ptr<TransferEngine> sender_with(const std::optional<os::SecretKey>& 
   EngineOptions options;
   options.name = "sender";
   options.cluster_key = key;
+  options.peer_timeout_ns = kPatienceNs;
   options.chunk_bytes = 64 << 10;
   return *TransferEngine::open(options);
 }

@@ -10,7 +10,7 @@
 //
 // @threads the progress thread
 // @cost    an AES-128-GCM pass and a copy on either side: decision 0031 has the figures
-// @source  RFC 9257: external keys of TLS, and how not to use them. Its reflection ("Selfie", §5.1): hellos say names
+// @source  RFC 9257: external keys of TLS, and how not to use them. Its reflection ("Selfie"): hellos say names
 #pragma once
 
 #include <cachalot/result.h>
