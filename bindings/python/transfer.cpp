@@ -142,8 +142,9 @@ void open_rank(RankObject* self, const std::string& instance, const std::string&
                nb::handle geometry, nb::handle layout, const nb::object& tensors, nb::handle pages,
                nb::handle page_tokens, nb::handle page_stride_bytes, nb::handle strides,
                nb::handle stage_layers, nb::handle machines, const std::vector<std::string>& listen,
-               const std::string& registry, bool checksums, nb::handle peer_timeout_s,
-               nb::handle device, nb::handle stream, std::uint64_t bounce_bytes) {
+               const std::string& registry, const std::string& cluster_key_file, bool checksums,
+               nb::handle peer_timeout_s, nb::handle device, nb::handle stream,
+               std::uint64_t bounce_bytes) {
   TransferOptions options;
   options.instance = instance;
   options.model = model;
@@ -161,6 +162,7 @@ void open_rank(RankObject* self, const std::string& instance, const std::string&
   options.bounce_bytes = bounce_bytes;
   options.listen = listen;
   options.registry = registry;
+  options.cluster_key_file = cluster_key_file;
   options.checksums = checksums;
   options.peer_timeout_ns = nanoseconds(seconds(peer_timeout_s, "peer_timeout_s"));
   new (self) RankObject(options, std::move(held));
@@ -282,15 +284,17 @@ void add_transfer(nb::module_& module) {
            nb::arg("pages"), nb::arg("page_tokens") = 0, nb::arg("page_stride_bytes") = 0,
            nb::arg("strides") = nb::none(), nb::arg("stage_layers") = nb::none(),
            nb::arg("machines") = nb::none(), nb::arg("listen") = std::vector<std::string>{"auto"},
-           nb::arg("registry") = "", nb::arg("checksums") = false, nb::arg("peer_timeout_s") = 5.0,
-           nb::arg("device") = nb::none(), nb::arg("stream") = nb::none(),
-           nb::arg("bounce_bytes") = std::uint64_t{1} << 30,
+           nb::arg("registry") = "", nb::arg("cluster_key_file") = "", nb::arg("checksums") = false,
+           nb::arg("peer_timeout_s") = 5.0, nb::arg("device") = nb::none(),
+           nb::arg("stream") = nb::none(), nb::arg("bounce_bytes") = std::uint64_t{1} << 30,
            "machines: of each rank of the instance, a number that ranks of one machine share: of "
            "those that hold the same bytes, one fetches them and the others copy from it\n"
            "listen: 'tcp:IP:PORT' (port 0: any), 'ucx:IP:PORT', 'unix:@NAME', or 'auto': a socket "
            "of this machine\n"
            "registry: 'file:DIR' or 'etcd://HOST:PORT[/PREFIX]': where ranks are found by the name "
            "of their instance, for references without addresses\n"
+           "cluster_key_file: a file with the key that all ranks have in common: 'tcp:' links are "
+           "encrypted by it\n"
            "peer_timeout_s: of silence, while something waits for a peer\n"
            "device, stream: of tensors on a GPU, as register_cache() takes them; bounce_bytes: "
            "page-locked memory\n"

@@ -240,18 +240,24 @@ void add_transfer_endpoint(nb::module_& module) {
       .def(
           "__init__",
           [](EndpointObject* self, const std::string& name, const std::vector<std::string>& listen,
-             const std::string& registry, bool checksums, nb::handle peer_timeout_s) {
+             const std::string& registry, const std::string& cluster_key_file, bool checksums,
+             nb::handle peer_timeout_s) {
             const TransferEndpointOptions options{
-                name, listen, checksums, nanoseconds(seconds(peer_timeout_s, "peer_timeout_s")),
-                registry};
+                name,      listen,
+                checksums, nanoseconds(seconds(peer_timeout_s, "peer_timeout_s")),
+                registry,  cluster_key_file};
             new (self) EndpointObject(options);
           },
           nb::kw_only(), nb::arg("name"), nb::arg("listen") = std::vector<std::string>{},
-          nb::arg("registry") = "", nb::arg("checksums") = false, nb::arg("peer_timeout_s") = 5.0,
+          nb::arg("registry") = "", nb::arg("cluster_key_file") = "", nb::arg("checksums") = false,
+          nb::arg("peer_timeout_s") = 5.0,
           "listen: 'tcp:IP:PORT' (port 0: any), 'ucx:IP:PORT', 'unix:@NAME', or 'auto': a socket "
           "of "
           "this machine\n"
-          "registry: 'file:DIR' or 'etcd://HOST:PORT[/PREFIX]': where endpoints are found by name")
+          "registry: 'file:DIR' or 'etcd://HOST:PORT[/PREFIX]': where endpoints are found by name\n"
+          "cluster_key_file: a file with the key that all endpoints have in common: 'tcp:' links "
+          "are "
+          "encrypted by it")
       .def_prop_ro(
           "addresses",
           [](EndpointObject& self) {

@@ -96,6 +96,9 @@ struct TransferOptions {
   // Where ranks find each other by instance name, for references without addresses: "file:DIR",
   // "etcd://HOST:PORT[,HOST:PORT][/PREFIX]". While the registry is down, known peers and running transfers go on.
   std::string registry = {};
+  // A file with the key that all ranks have in common: 32 bytes, or 64 hexadecimal digits. "tcp:" links are encrypted by
+  // it (TLS 1.3), records of the registry have its tag, and a peer without it is refused. "ucx:" cannot be listened at.
+  std::string cluster_key_file = {};
   bool checksums = false;  // verify every payload of pushes from here
   // Of silence, while something waits for a peer. 1 ms at least.
   std::uint64_t peer_timeout_ns = 5'000'000'000;

@@ -54,6 +54,8 @@ struct TransferEndpointOptions {
   // Where endpoints find each other by name: "file:DIR", "etcd://HOST:PORT[,HOST:PORT][/PREFIX]". This one is found if it
   // listens. It is asked when a peer is opened that is not connected; while it is down, connected peers go on.
   std::string registry = {};
+  // As TransferOptions::cluster_key_file.
+  std::string cluster_key_file = {};
 };
 
 struct PeerEndpoint {

@@ -50,7 +50,7 @@ Status check_backend(std::string_view text, const BackendSecrets& secrets) {
   CACHALOT_TRY_ASSIGN(const StorageUri uri, StorageUri::parse("storage", text));
   CACHALOT_TRY_ASSIGN(const BackendKind* const kind, find_kind(uri));
   CACHALOT_TRY(uri.check_parameters(kind->parameters));
-  if (!secrets.key_file.empty()) CACHALOT_TRY(StorageKey::read(secrets.key_file));
+  if (!secrets.key_file.empty()) CACHALOT_TRY(StorageKey::read(kStorageKeyFile, secrets.key_file));
   return {};
 }
 
@@ -61,7 +61,7 @@ Result<std::unique_ptr<Backend>> open_backend(std::string_view text,
   CACHALOT_TRY(uri.check_parameters(kind->parameters));
   if (secrets.key_file.empty()) return kind->open(uri, secrets);
   // The key first: a wrong file must not leave an empty storage.
-  CACHALOT_TRY_ASSIGN(const StorageKey key, StorageKey::read(secrets.key_file));
+  CACHALOT_TRY_ASSIGN(const StorageKey key, StorageKey::read(kStorageKeyFile, secrets.key_file));
   CACHALOT_TRY_ASSIGN(std::unique_ptr<Backend> backend, kind->open(uri, secrets));
   return make_encrypted(std::move(backend), key);
 }

@@ -46,7 +46,7 @@ struct BackendKind {
 std::span<const BackendKind> backend_kinds();
 
 // Checks what can be checked without opening: the kind, the names of parameters, the key file.
-// @errors kInvalidArgument; those of StorageKey::read
+// @errors kInvalidArgument; those of os::SecretKey::read
 Status check_backend(std::string_view text, const BackendSecrets& secrets);
 
 // @errors kInvalidArgument: no such kind, no such parameter, or a wrong value; kUnsupported: this build has it

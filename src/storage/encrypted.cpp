@@ -1,19 +1,15 @@
 #include "storage/encrypted.h"
 
-#include <fcntl.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "block_hash/block_hash.h"
-#include "os/file_descriptor.h"
 #include "storage/file/aligned_bytes.h"
 
 namespace cachalot::storage {
@@ -211,57 +207,7 @@ Status EncryptedBackend::get_each(std::span<Get> gets, const Arrived& arrived,
   return inner_->get_each(gets, take, deadline_ns);
 }
 
-int hex_digit(unsigned char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  const int lower = c | 0x20;
-  return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-}
-
 }  // namespace
-
-Result<StorageKey> StorageKey::read(const std::string& path) {
-  const os::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat info {};
-  if (!file || ::fstat(file.get(), &info) != 0) {
-    return Error::from_errno(errno, "storage key file %.160s", path.c_str());
-  }
-  if (S_ISDIR(info.st_mode)) {
-    return Error::make(Code::kInvalidArgument,
-                       "storage key file %.120s: is a directory, expected a file", path.c_str());
-  }
-  if ((info.st_mode & (S_IWGRP | S_IRWXO)) != 0) {
-    return Error::make(Code::kPermission,
-                       "storage key file %.120s: has mode %04o, expected one that other users can "
-                       "neither read nor write, such as 0600",
-                       path.c_str(), static_cast<unsigned>(info.st_mode & 07777));
-  }
-  if (info.st_uid != ::geteuid() && info.st_uid != 0) {
-    return Error::make(Code::kPermission,
-                       "storage key file %.120s: belongs to user %u, expected one of this user or "
-                       "of root",
-                       path.c_str(), info.st_uid);
-  }
-  unsigned char text[80];
-  const ssize_t count = ::read(file.get(), text, sizeof text);
-  if (count < 0) return Error::from_errno(errno, "storage key file %.160s: read", path.c_str());
-  StorageKey key;
-  bool is_key = count == 32;
-  if (is_key) std::memcpy(key.bytes.data(), text, 32);
-  if (count == 64 || (count == 65 && text[64] == '\n')) {
-    is_key = std::all_of(text, text + 64, [](unsigned char c) { return hex_digit(c) >= 0; });
-    for (std::size_t i = 0; is_key && i < 32; ++i) {
-      key.bytes[i] =
-          static_cast<unsigned char>(hex_digit(text[2 * i]) * 16 + hex_digit(text[2 * i + 1]));
-    }
-  }
-  OPENSSL_cleanse(text, sizeof text);
-  if (is_key) return key;
-  return Error::make(Code::kInvalidArgument,
-                     "storage key file %.120s: holds %s%zd bytes, expected 32 bytes or 64 "
-                     "hexadecimal digits",
-                     path.c_str(), count == static_cast<ssize_t>(sizeof text) ? "at least " : "",
-                     count);
-}
 
 std::unique_ptr<Backend> make_encrypted(std::unique_ptr<Backend> inner, const StorageKey& key) {
   return std::make_unique<EncryptedBackend>(std::move(inner), key);

@@ -18,21 +18,15 @@
 
 #include <cachalot/result.h>
 
-#include <array>
 #include <memory>
-#include <string>
 
+#include "os/secret_key.h"
 #include "storage/backend.h"
 
 namespace cachalot::storage {
 
-struct StorageKey {
-  std::array<unsigned char, 32> bytes{};
-
-  // A file of 32 bytes, or of 64 hexadecimal digits and perhaps a newline.
-  // @errors kNotFound, kPermission: the process may not read it, or others may; kInvalidArgument: another content
-  static Result<StorageKey> read(const std::string& path);
-};
+using StorageKey = os::SecretKey;
+inline constexpr const char* kStorageKeyFile = "storage key file";  // for messages
 
 std::unique_ptr<Backend> make_encrypted(std::unique_ptr<Backend> inner, const StorageKey& key);
 

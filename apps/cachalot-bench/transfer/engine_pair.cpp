@@ -28,6 +28,13 @@ using namespace transfer;
 constexpr std::uint64_t kConnectNs = 20'000'000'000, kRunNs = 120'000'000'000;
 constexpr std::uint64_t kHugeBytes = 2u << 20;
 
+bool is_tcp(Route route) {
+  return route == Route::kTcp || route == Route::kEncrypted;
+}
+std::optional<os::SecretKey> key_of(Route route) {
+  return route == Route::kEncrypted ? std::optional(os::SecretKey{{1}}) : std::nullopt;
+}
+
 // One push, as the parent asks the child for it.
 struct PushRequest {
   std::uint64_t key = 0, at = 0, bytes = 0, piece_bytes = 0;
@@ -76,6 +83,7 @@ class Sender : public EngineEvents {
     EngineOptions options;
     options.name = "sender";
     options.has_checksums = has_checksums;
+    options.cluster_key = key_of(route);
     if (route == Route::kShared) {
       options.segments.push_back({reinterpret_cast<std::uint64_t>(memory.shared_source()),
                                   memory.bytes(), static_cast<std::uint64_t>(memory.shared_fd()),
@@ -298,10 +306,10 @@ Result<std::unique_ptr<EnginePair>> EnginePair::open(Route route, const PairMemo
   impl->child.emplace(std::move(child));
   EngineOptions options;
   options.name = "receiver";
-  options.listen = {route == Route::kTcp
-                        ? "tcp:127.0.0.1:0"
-                        : "unix:@cachalot-bench-" + std::to_string(impl->child->pid())};
-  options.reads_peer_memory = route != Route::kTcp;
+  options.cluster_key = key_of(route);
+  options.listen = {is_tcp(route) ? "tcp:127.0.0.1:0"
+                                  : "unix:@cachalot-bench-" + std::to_string(impl->child->pid())};
+  options.reads_peer_memory = !is_tcp(route);
   if (cores != nullptr) (void)os::pin_to_core(cores->own);  // the engine's thread begins there
   Result<std::unique_ptr<TransferEngine>> engine = TransferEngine::open(options, impl.get());
   if (cores != nullptr) release_cores();

@@ -48,9 +48,10 @@ class PairMemory {
 };
 
 enum class Route {
-  kTcp,      // 127.0.0.1
-  kShared,   // the receiver copies out of a shared file
-  kForeign,  // the receiver copies out of the sender's private memory (process_vm_readv)
+  kTcp,        // 127.0.0.1
+  kEncrypted,  // the same, with a cluster's key
+  kShared,     // the receiver copies out of a shared file
+  kForeign,    // the receiver copies out of the sender's private memory (process_vm_readv)
 };
 
 struct PushLoad {

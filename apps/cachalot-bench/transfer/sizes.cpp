@@ -112,6 +112,26 @@ Status measure_tcp(const Settings& settings, Report& report, const PairMemory& m
   return {};
 }
 
+// Beside a link that is not encrypted.
+Status measure_encrypted(const Settings& settings, Report& report, const PairMemory& memory) {
+  CACHALOT_TRY_ASSIGN(const std::unique_ptr<EnginePair> open,
+                      EnginePair::open(Route::kTcp, memory));
+  CACHALOT_TRY_ASSIGN(const std::unique_ptr<EnginePair> encrypted,
+                      EnginePair::open(Route::kEncrypted, memory));
+  for (std::uint64_t bytes = 4096; bytes <= kMostBytes; bytes *= 4) {
+    const std::uint64_t transfers = transfers_of(settings, bytes);
+    Pairs pairs;
+    for (std::uint32_t turn = 0; turn < settings.repeats; ++turn) {
+      show_progress("transfer encrypted " + size_name(bytes));
+      CACHALOT_TRY_ASSIGN(const double plain, own_rate(*open, bytes, transfers));
+      CACHALOT_TRY_ASSIGN(const double own, own_rate(*encrypted, bytes, transfers));
+      pairs.add(own, plain);
+    }
+    report.add(row_of("encrypted/" + size_name(bytes), pairs, "tcp", {}));
+  }
+  return {};
+}
+
 Status measure_shared(const Settings& settings, Report& report, const PairMemory& memory) {
   CACHALOT_TRY_ASSIGN(const std::unique_ptr<EnginePair> pair,
                       EnginePair::open(Route::kShared, memory));
@@ -144,9 +164,11 @@ Status bench_transfer_sizes(const Settings& settings, Report& report) {
   } else {
     report.note("no rows with a core for each process: there is one core");
   }
+  CACHALOT_TRY(measure_encrypted(settings, report, memory));
   CACHALOT_TRY(measure_shared(settings, report, memory));
   report.note("Two processes, 32 transfers outstanding, all of the same bytes as in ucx_perftest.");
   report.note("tcp: 127.0.0.1, beside ucx_perftest -t tag_bw -E sleep; shm: out of a shared file.");
+  report.note("encrypted: with a cluster's key, beside tcp without one.");
   report.note("cores: each process of both programs runs on a core of its own.");
   return {};
 }

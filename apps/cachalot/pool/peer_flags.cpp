@@ -23,7 +23,7 @@ Result<node::PeersOptions> PeerFlags::options() const {
                         parse_bytes("--peer-bandwidth", bandwidth));
   }
   if (!key_file.empty()) {
-    CACHALOT_TRY_ASSIGN(options.key, storage::StorageKey::read(key_file));
+    CACHALOT_TRY_ASSIGN(options.key, os::SecretKey::read("cluster key file", key_file));
   }
   for (const std::string& address : listen) {
     if (options.key || allows_strangers || is_of_this_machine(address)) continue;
@@ -33,6 +33,7 @@ Result<node::PeersOptions> PeerFlags::options() const {
         "--peers-without-key where the network lets nothing else in",
         address.c_str());
   }
+  options.is_encrypted = !is_plain;
   if (!is_given()) return options;
   CACHALOT_TRY(transfer::open_registry(registry));
   if (!listen.empty()) return options;
@@ -50,7 +51,7 @@ void add_peer_flags(CLI::App& command, PeerFlags& flags) {
               "--peers", flags.registry,
               "read blocks that the pools of other hosts have, and let them read this one's; "
               "where they find each other: file:DIR (one machine), "
-              "etcd://HOST:PORT[/PREFIX]")
+              "etcd://HOST:PORT[/PREFIX], etcds://… (TLS)")
           ->type_name("REGISTRY")
           ->group(kGroup);
   command
@@ -71,8 +72,14 @@ void add_peer_flags(CLI::App& command, PeerFlags& flags) {
   command
       .add_option(
           "--cluster-key-file", flags.key_file,
-          "peers have to have the same key; the file has 32 bytes, or 64 hexadecimal digits")
+          "peers have to have the same key, which also encrypts tcp: addresses; the file has 32 "
+          "bytes, or 64 hexadecimal digits")
       ->type_name("FILE")
+      ->group(kGroup)
+      ->needs(peers);
+  command
+      .add_flag("--peers-without-encryption", flags.is_plain,
+                "do not encrypt what travels (all hosts say the same)")
       ->group(kGroup)
       ->needs(peers);
   command

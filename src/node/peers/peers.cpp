@@ -34,7 +34,7 @@ Result<std::unique_ptr<Peers>> Peers::open(const pool::Access& access,
 }
 
 Status Peers::start() {
-  CACHALOT_TRY_ASSIGN(registry_, transfer::open_registry(options_.registry));
+  CACHALOT_TRY_ASSIGN(registry_, transfer::open_registry(options_.registry, options_.key));
   std::string name = options_.name;
   if (name.empty()) {
     CACHALOT_TRY_ASSIGN(const os::Uuid random, os::random_uuid());
@@ -44,6 +44,7 @@ Status Peers::start() {
   }
   transfer::EngineOptions engine;
   engine.name = kNamePrefix + name;
+  if (options_.is_encrypted) engine.cluster_key = options_.key;
   engine.facts = {{kPeersFact, kPeersVersion}};
   CACHALOT_TRY_ASSIGN(transfer::Listening listening,
                       transfer::make_listening(engine.name, options_.listen));
@@ -143,7 +144,12 @@ void Peers::take_peer(const transfer::PeerRecord& record, Result<PeerId> connect
   {
     const std::lock_guard lock(mutex_);
     calls_[record.incarnation].is_running = false;
-    if (!connected) return;
+    if (!connected) {
+      const Error& error = connected.error();
+      if (error.code == Code::kPermission && stranger_line_.is_due())
+        base::log(LogLevel::kWarn, "peers", "%s: %s", record.name.c_str(), error.message);
+      return;
+    }
     std::uint32_t slot = 0;
     while (peers_.contains(slot)) ++slot;
     has_slot = slot < kMostPeers;

@@ -41,6 +41,7 @@
 #include "node/peers/feed.h"
 #include "node/peers/proof.h"
 #include "node/peers/server.h"
+#include "os/secret_key.h"
 #include "storage/backend.h"
 #include "transfer/engine/engine.h"
 #include "transfer/registry/registry.h"
@@ -52,7 +53,8 @@ struct PeersOptions {
   std::string name;                 // unique among live peers; empty: a random one
   std::vector<std::string> listen;  // "tcp:10.0.0.1:0", "unix:@name"
   // Peers have to show that they have it (proof.h). None: each process that reaches the address is a peer.
-  std::optional<storage::StorageKey> key = {};
+  std::optional<os::SecretKey> key = {};
+  bool is_encrypted = true;  // what travels over TCP, if there is a key; all peers say the same
   PeerServerOptions server = {};
   std::size_t most_known_blocks = std::size_t{8} << 20;  // of all peers
   // A peer that takes longer than this, and than its bytes take at that speed, is given up.

@@ -76,8 +76,8 @@ TEST_P(PeersTest, ALongChainComesWhole) {
   EXPECT_EQ(b.load(hashes), 600u);
 }
 
-storage::StorageKey key_of(unsigned char first) {
-  storage::StorageKey key;
+os::SecretKey key_of(unsigned char first) {
+  os::SecretKey key;
   key.bytes[0] = first;
   return key;
 }
@@ -186,8 +186,30 @@ class Relay {
   End as_a_, as_b_;
 };
 
+TEST_P(PeersTest, WithAKeyWhatTravelsIsEncryptedUnlessTheHostSaysOtherwise) {
+  changed_.key = key_of(1);
+  start(0);
+  changed_.is_encrypted = false;
+  Host& plain = start(1);
+  start(2);
+  EXPECT_EQ(plain.store(plain.chain(1, 20)), 20u);
+  ASSERT_TRUE(knows(*hosts_[2], 20)) << "both do not encrypt, and have the key";
+  EXPECT_EQ(hosts_[0]->peers().counts().known_blocks, 0u);
+  transfer::EngineOptions options;
+  options.name = "stranger";
+  const auto stranger = *transfer::TransferEngine::open(options);
+  const auto call = [&](std::size_t host) {
+    return stranger->connect({"", 0, hosts_[host]->peers().addresses()},
+                             base::SteadyClock::read() + 10 * kSecond);
+  };
+  EXPECT_TRUE(call(1)) << "a stranger connects, and has to prove";
+  EXPECT_EQ(call(0).error().code, Code::kPermission);
+  stranger->close();
+}
+
 TEST_P(PeersTest, AStrangerThatPassesOnTheProofsOfTwoHostsIsNoPeer) {
   changed_.key = key_of(1);
+  changed_.is_encrypted = false;
   changed_.look_pause_ns = 20'000'000;
   Host& a = start(0);
   start(1);

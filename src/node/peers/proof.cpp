@@ -18,7 +18,7 @@ Result<ChallengeMessage> make_challenge() {
   return Error::make(Code::kInternal, "peers: no random numbers for a challenge");
 }
 
-Result<ProofMessage> prove(const storage::StorageKey& key, const ChallengeMessage& challenge,
+Result<ProofMessage> prove(const os::SecretKey& key, const ChallengeMessage& challenge,
                            const PeerIdentity& prover, const PeerIdentity& verifier, Side side) {
   const std::vector<std::byte> text = transfer::BodyWriter()
                                           .text("cachalot-peers 1")

@@ -6,8 +6,8 @@
 // sent back proves nothing, and a process without the key that calls two hosts gets from neither what the other one wants:
 // both prove as the side that was called.
 //
-// A process that sits between two hosts, or to which a false record of the registry leads one of them, can pass proofs on,
-// and then reads and changes what they send: it is not encrypted. A changed block has a wrong seal, unless it is made to have a right one.
+// A process between two hosts can pass proofs on, but over TCP it cannot read or change what it passes on: transfer/link/tls.h.
+// Over UCX, and with PeersOptions::is_encrypted = false, it can.
 //
 // @threads any
 #pragma once
@@ -18,7 +18,7 @@
 #include <string>
 
 #include "node/peers/messages.h"
-#include "storage/encrypted.h"
+#include "os/secret_key.h"
 
 namespace cachalot::node {
 
@@ -31,7 +31,7 @@ struct PeerIdentity {
 Result<ChallengeMessage> make_challenge();
 enum class Side : std::uint64_t { kCalls = 1, kIsCalled = 2 };
 // @param side  of the prover
-Result<ProofMessage> prove(const storage::StorageKey& key, const ChallengeMessage& challenge,
+Result<ProofMessage> prove(const os::SecretKey& key, const ChallengeMessage& challenge,
                            const PeerIdentity& prover, const PeerIdentity& verifier, Side side);
 // In constant time.
 bool is_equal(const ProofMessage& a, const ProofMessage& b);

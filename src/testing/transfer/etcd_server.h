@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "testing/storage/server.h"
 
@@ -20,20 +21,31 @@ class EtcdServer {
     return is;
   }
 
-  static Result<std::unique_ptr<EtcdServer>> start() {
+  // @param tls  flags of etcd that say its certificates; none: it speaks HTTP
+  static Result<std::unique_ptr<EtcdServer>> start(const std::vector<std::string>& tls = {}) {
     char name[] = "/dev/shm/cachalot_etcd.XXXXXX";
     if (mkdtemp(name) == nullptr) return Error::make(Code::kIo, "%s: mkdtemp", name);
     std::unique_ptr<EtcdServer> etcd(new EtcdServer(name));
     const std::uint16_t port = storage::free_port();
-    const std::string client = "http://127.0.0.1:" + std::to_string(port);
+    const std::string client =
+        (tls.empty() ? "http" : "https") + std::string("://127.0.0.1:") + std::to_string(port);
     const std::string peer = "http://127.0.0.1:" + std::to_string(storage::free_port());
-    CACHALOT_TRY_ASSIGN(
-        storage::TestServer server,
-        storage::TestServer::start(
-            {"etcd", "--data-dir", "data", "--listen-client-urls", client,
-             "--advertise-client-urls", client, "--listen-peer-urls", peer,
-             "--initial-advertise-peer-urls", peer, "--initial-cluster", "default=" + peer},
-            port, etcd->folder_));
+    std::vector<std::string> command = {"etcd",
+                                        "--data-dir",
+                                        "data",
+                                        "--listen-client-urls",
+                                        client,
+                                        "--advertise-client-urls",
+                                        client,
+                                        "--listen-peer-urls",
+                                        peer,
+                                        "--initial-advertise-peer-urls",
+                                        peer,
+                                        "--initial-cluster",
+                                        "default=" + peer};
+    command.insert(command.end(), tls.begin(), tls.end());
+    CACHALOT_TRY_ASSIGN(storage::TestServer server,
+                        storage::TestServer::start(command, port, etcd->folder_));
     etcd->server_ = std::make_unique<storage::TestServer>(std::move(server));
     return etcd;
   }

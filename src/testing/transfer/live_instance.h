@@ -26,10 +26,12 @@ struct LiveInstance {
   LiveInstance(std::string given, const KvGeometry& model, std::uint32_t tp, std::uint32_t pp,
                std::uint64_t tokens, base::Rng& rng, const std::string& listen = "auto",
                std::string weights = "test", std::string registered_in = "",
-               std::vector<std::uint32_t> machines = {}, client::GpuMachine* on = nullptr)
+               std::vector<std::uint32_t> machines = {}, client::GpuMachine* on = nullptr,
+               std::string key_file = "")
       : name(std::move(given)),
         gpus(on),
         registry(std::move(registered_in)),
+        cluster_key_file(std::move(key_file)),
         shape{tp, pp, {}, std::move(machines)},
         memory(any_ranks(model, tp, pp, 1, rng), tokens, rng) {
     for (std::size_t r = 0; r < memory.size(); ++r) shape.stage_layers.push_back(0);
@@ -52,6 +54,7 @@ struct LiveInstance {
       options.cache.tensors.push_back({tensor.data(), tensor.size() * 8});
     options.listen = {listen};
     options.registry = registry;
+    options.cluster_key_file = cluster_key_file;
     options.peer_timeout_ns = 2 * kSecond;
     if (gpus != nullptr) {
       options.cache.cuda_device = 0;
@@ -83,7 +86,7 @@ struct LiveInstance {
   std::string name;
   client::GpuMachine*
       gpus;  // null: the caches are in this process's memory; else they are adopted by a fake GPU
-  std::string registry;
+  std::string registry, cluster_key_file;
   InstanceShape shape;
   TestInstance memory;
   std::vector<gpu::Stream> streams;  // of each rank's cache on a GPU, in the order of their starts

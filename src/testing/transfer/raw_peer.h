@@ -146,6 +146,7 @@ class RawPeer {
     }
     return true;
   }
+  int fd() const { return fd_.get(); }
   // @return whether the other side ends the connection
   bool is_closed(int timeout_ms = 5000) {
     while (receive(timeout_ms)) {

@@ -71,7 +71,8 @@ Status TransferEngine::Impl::start(std::vector<std::unique_ptr<Transport>> extra
   CACHALOT_TRY_ASSIGN(leases, Leases::create());
   wake_fd = os::FileDescriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!wake_fd) return Error::from_errno(errno, "eventfd");
-  CACHALOT_TRY_ASSIGN(std::unique_ptr<SocketTransport> sockets, SocketTransport::open());
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<SocketTransport> sockets,
+                      SocketTransport::open(options.cluster_key));
   transports.push_back(std::move(sockets));
   for (auto& transport : extra) transports.push_back(std::move(transport));
   for (auto& transport : transports) {

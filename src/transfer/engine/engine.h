@@ -31,10 +31,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "os/secret_key.h"
 #include "transfer/link/link.h"
 #include "transfer/link/peer_memory.h"
 #include "transfer/strided/byte_stream.h"
@@ -95,6 +97,8 @@ struct EngineOptions {
   std::uint64_t incarnation = 0;    // 0: random
   std::vector<std::string> listen;  // "tcp:10.0.0.1:0", "unix:@name"; none: others cannot connect
   std::map<std::string, std::string> facts;  // for peers: versions, geometry; at most 64 KiB
+  // Links over TCP are encrypted, and lead to peers with the same key only. None: they are open.
+  std::optional<os::SecretKey> cluster_key = {};
   // Memory in shared files: peers of this machine read it by plain loads.
   std::vector<SharedSegment> segments;
   bool reads_peer_memory =

@@ -16,6 +16,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "base/rare_line.h"
 #include "os/file_descriptor.h"
 #include "transfer/engine/byte_ranges.h"
 #include "transfer/engine/engine.h"
@@ -217,6 +218,7 @@ struct TransferEngine::Impl final : LinkEvents {
   std::deque<std::function<void(EngineEvents&)>> news;
 
   std::uint64_t next_number = 1;
+  base::RareLine stranger_line{4};  // of connections from outside that do not have the key
   std::unordered_map<Link*, Connection> connections;
   std::map<std::uint64_t, Attempt> attempts;
   std::map<PeerId, Peer> peers;

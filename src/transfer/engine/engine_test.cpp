@@ -31,9 +31,10 @@ std::vector<std::uint8_t> random_bytes(std::size_t count, std::uint64_t seed) {
   return bytes;
 }
 
-enum class Way { kTcp, kUnix, kSameProcess };
+enum class Way { kTcp, kEncrypted, kUnix, kSameProcess };
 
 std::string name_of(Way way) {
+  if (way == Way::kEncrypted) return "Encrypted";
   return way == Way::kTcp ? "Tcp" : way == Way::kUnix ? "UnixSocket" : "Memory";
 }
 
@@ -46,13 +47,15 @@ struct Pair : EngineEvents {
     options.reads_peer_memory = way == Way::kSameProcess;
     options.has_checksums = has_checksums;
     options.chunk_bytes = 64 << 10;
+    if (way == Way::kEncrypted) options.cluster_key.emplace().bytes[0] = 7;
     options.name = "sender";
     sender = *TransferEngine::open(options);
     options.name = "receiver";
     static std::atomic<int> number = 0;
-    options.listen = {way == Way::kTcp ? "tcp:127.0.0.1:0"
-                                       : "unix:@cachalot-engine-test-" + std::to_string(getpid()) +
-                                             "-" + std::to_string(++number)};
+    const bool is_tcp = way == Way::kTcp || way == Way::kEncrypted;
+    options.listen = {is_tcp ? "tcp:127.0.0.1:0"
+                             : "unix:@cachalot-engine-test-" + std::to_string(getpid()) + "-" +
+                                   std::to_string(++number)};
     options.damage = [this](WindowKey, std::uint64_t, std::uint64_t) { return damages-- > 0; };
     receiver = *TransferEngine::open(options, this);
     to = *sender->connect({"receiver", receiver->incarnation(), receiver->addresses()}, in(5000));
@@ -269,7 +272,8 @@ TEST_P(EngineWays, APeerThatWasIdleForLongerThanItsTimeoutTakesAPush) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, EngineWays,
-                         ::testing::Values(Way::kTcp, Way::kUnix, Way::kSameProcess),
+                         ::testing::Values(Way::kTcp, Way::kEncrypted, Way::kUnix,
+                                           Way::kSameProcess),
                          [](const auto& way) { return name_of(way.param); });
 
 // The receiver listens at two addresses; one of them is reached through a proxy that resets its connection after some

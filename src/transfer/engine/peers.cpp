@@ -406,6 +406,8 @@ void TransferEngine::Impl::on_closed(Link& link, const Error& error) {
   if (found == connections.end()) return;
   const Connection connection = std::move(found->second);
   connections.erase(found);
+  if (connection.attempt == 0 && error.code == Code::kPermission && stranger_line.is_due())
+    base::log(base::LogLevel::kWarn, "transfer", "%s", error.message);
   if (!connection.is_through) return on_call_closed(connection.attempt, error);
   Peer* peer = find(connection.peer);
   if (peer == nullptr) return;

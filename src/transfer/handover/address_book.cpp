@@ -15,9 +15,9 @@ constexpr std::uint64_t kFindNs = 2'000'000'000;
 
 }  // namespace
 
-Result<std::unique_ptr<AddressBook>> AddressBook::open(std::string_view uri,
-                                                       const PeerRecord& own) {
-  CACHALOT_TRY_ASSIGN(std::unique_ptr<Registry> registry, open_registry(uri));
+Result<std::unique_ptr<AddressBook>> AddressBook::open(std::string_view uri, const PeerRecord& own,
+                                                       const std::optional<os::SecretKey>& key) {
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<Registry> registry, open_registry(uri, key));
   CACHALOT_TRY(registry->publish(own, base::SteadyClock::read() + kPublishNs));
   std::unique_ptr<AddressBook> book(new AddressBook(std::move(registry)));
   book->thread_ = std::thread([raw = book.get()] { raw->answer(); });

@@ -23,7 +23,8 @@ class AddressBook {
  public:
   // Publishes the own record. A peer that was killed keeps its name for a while: waits for that, up to 15 seconds.
   // @errors as open_registry() and Registry::publish()
-  static Result<std::unique_ptr<AddressBook>> open(std::string_view uri, const PeerRecord& own);
+  static Result<std::unique_ptr<AddressBook>> open(std::string_view uri, const PeerRecord& own,
+                                                   const std::optional<os::SecretKey>& cluster_key);
   ~AddressBook();  // as close()
   // Withdraws the record. Callbacks that have not come never come. @threads one
   void close();

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "testing/transfer/etcd_server.h"
 #include "testing/transfer/live_instance.h"
@@ -543,6 +544,41 @@ TEST_F(InRegistry, RanksOfADirectoryFindEachOtherByName) {
     EXPECT_EQ(none.error.code, Code::kNotFound);
     EXPECT_NE(std::string(none.error.message).find("nobody/"), std::string::npos)
         << none.error.message;
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(InRegistry, RanksWithTheSameClusterKeyHandOverAndOthersGetNothing) {
+  char folder[] = "/tmp/cachalot_registry.XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string registry = "file:" + std::string(folder) + "/peers";
+  std::string keys[2];
+  for (std::size_t i = 0; i < 2; ++i) {
+    keys[i] = std::string(folder) + "/key" + std::to_string(i);
+    std::ofstream(keys[i]) << std::string(64, static_cast<char>('a' + i));
+    std::filesystem::permissions(keys[i], std::filesystem::perms::owner_read);
+  }
+  {
+    const auto instance = [&](const char* name, const std::string& key) {
+      return LiveInstance(name, model, 1, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry, {},
+                          nullptr, key);
+    };
+    LiveInstance prefill = instance("p", keys[0]), decode = instance("d", keys[0]);
+    LiveInstance another = instance("d2", keys[1]), none = instance("d3", "");
+    const std::vector<std::vector<std::vector<std::uint64_t>>> before = {
+        decode.memory.cache(0).memory()};
+    const AskStatus status = *decode.ranks[0].wait(ask_all(prefill, decode, *random_offer_id()));
+    EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
+    expect_model_bytes(decode, 0, tokens, before);
+    // By name: the record has another tag. By address: the link does not open.
+    const AskStatus by_name = *another.ranks[0].wait(ask_all(prefill, another, *random_offer_id()));
+    EXPECT_EQ(by_name.error.code, Code::kPermission) << by_name.error.message;
+    for (LiveInstance* const stranger : {&another, &none}) {
+      const AskStatus by_address = *stranger->ranks[0].wait(
+          *stranger->ranks[0].ask(prefill.reference(*random_offer_id(), tokens),
+                                  {.pages = stranger->pages(0, tokens), .deadline_ns = kLong}));
+      EXPECT_EQ(by_address.error.code, Code::kPermission) << by_address.error.message;
+    }
   }
   std::filesystem::remove_all(folder);
 }

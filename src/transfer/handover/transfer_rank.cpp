@@ -45,6 +45,8 @@ Status TransferRank::Impl::start() {
   engine_options.has_checksums = options.checksums;
   engine_options.peer_timeout_ns = options.peer_timeout_ns;
   CACHALOT_TRY_ASSIGN(Listening listening, make_listening(engine_options.name, options.listen));
+  CACHALOT_TRY_ASSIGN(engine_options.cluster_key,
+                      read_cluster_key(options.cluster_key_file, options.listen));
   engine_options.listen = std::move(listening.addresses);
   if (tune) tune(engine_options);
   CACHALOT_TRY_ASSIGN(engine,
@@ -52,7 +54,7 @@ Status TransferRank::Impl::start() {
   if (!options.registry.empty()) {
     CACHALOT_TRY_ASSIGN(PeerRecord own, PeerRecord::make(engine->name(), engine->addresses()));
     own.incarnation = engine->incarnation();
-    CACHALOT_TRY_ASSIGN(book, AddressBook::open(options.registry, own));
+    CACHALOT_TRY_ASSIGN(book, AddressBook::open(options.registry, own, engine_options.cluster_key));
   }
   watcher = std::thread([this] { watch(); });
   return {};

@@ -43,6 +43,16 @@ std::vector<std::byte> encode(const Frame& frame, std::uint64_t payload_bytes) {
   return bytes;
 }
 
+Status check_beginning(std::span<const std::byte> bytes) {
+  // An alert (21) or a handshake (22) of TLS.
+  if (bytes.size() < 2 || (bytes[0] != std::byte{21} && bytes[0] != std::byte{22}) ||
+      bytes[1] != std::byte{3})
+    return {};
+  return Error::make(Code::kPermission,
+                     "the peer encrypts with its cluster key; this process has no cluster key, or "
+                     "was told not to encrypt");
+}
+
 Status check_header(const FrameHeader& header, std::uint32_t most_body_bytes) {
   if (header.magic != kMagic) {
     return Error::make(Code::kBadInput,

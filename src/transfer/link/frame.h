@@ -68,6 +68,8 @@ struct Frame {
 
 // The bytes of a frame: header and body.
 std::vector<std::byte> encode(const Frame& frame, std::uint64_t payload_bytes);
+// @param  bytes  of a header, as far as they are there. @errors kPermission: those of a peer that encrypts
+Status check_beginning(std::span<const std::byte> bytes);
 // @errors kBadInput: not a frame, or sizes beyond the limits; kVersionMismatch
 Status check_header(const FrameHeader& header, std::uint32_t most_body_bytes = kMostBodyBytes);
 // @errors kCorrupt

@@ -93,13 +93,14 @@ struct SocketLink::Outgoing {
 };
 
 SocketLink::SocketLink(os::FileDescriptor fd, bool is_unix, bool is_connecting,
-                       std::string peer_address, LinkEvents& events)
+                       std::string peer_address, LinkEvents& events, TlsContext* tls)
     : fd_(std::move(fd)),
       is_unix_(is_unix),
       is_connecting_(is_connecting),
       address_(std::move(peer_address)),
       events_(events) {
   parts_.reserve(kMostParts + 4);
+  if (tls != nullptr) tls_ = std::make_unique<TlsStream>(*tls, fd_.get(), !is_connecting);
   if (!is_unix && !is_connecting) stop_pacing_within_machine(fd_.get());
 }
 
@@ -117,7 +118,7 @@ std::uint32_t SocketLink::peer_process() const {
 std::uint64_t SocketLink::received_bytes() const {
   int waiting = 0;
   if (wake_bytes_ > 1) ioctl(fd_.get(), FIONREAD, &waiting);
-  return received_bytes_ + static_cast<std::uint64_t>(waiting);
+  return (tls_ ? tls_->received_bytes() : received_bytes_) + static_cast<std::uint64_t>(waiting);
 }
 
 void SocketLink::send(const Frame& frame) {
@@ -138,8 +139,10 @@ void SocketLink::ready(bool readable, bool writable) {
 
 bool SocketLink::is_runnable() const {
   if (is_closed_) return false;
-  return closing_ || readable_ ||
-         (writable_ && (writing_ || !control_.empty() || has_payloads_ || is_connecting_));
+  if (closing_ || readable_) return true;
+  if (!writable_) return false;
+  if (is_connecting_ || (tls_ && tls_->is_full())) return true;
+  return !shakes_hands() && (writing_ || !control_.empty() || has_payloads_);
 }
 
 bool SocketLink::progress() {
@@ -153,9 +156,13 @@ bool SocketLink::progress() {
     } else {
       is_connecting_ = false;
       if (!is_unix_) stop_pacing_within_machine(fd_.get());
+      if (tls_) shake_hands();
     }
+  } else if (shakes_hands() && !is_connecting_ && !closing_) {
+    shake_hands();
   }
-  for (std::uint64_t turns = kTurnBytes / kCallBytes; turns > 0 && !closing_; --turns) {
+  for (std::uint64_t turns = kTurnBytes / kCallBytes; turns > 0 && !closing_ && !shakes_hands();
+       --turns) {
     bool moved = false;
     if (writable_ && !is_connecting_) moved |= write_some();
     if (readable_ && !closing_) moved |= read_some();
@@ -168,7 +175,7 @@ bool SocketLink::progress() {
 void SocketLink::finish_close() {
   // The last frame says why: as far as the socket takes it now.
   has_payloads_ = false;
-  if (!control_.empty() && !writing_ && !is_connecting_) write_some();
+  if (!control_.empty() && !writing_ && !is_connecting_ && !shakes_hands()) write_some();
   is_closed_ = true;
   fd_.close();
   if (writing_) events_.on_payload_sent(*this, writing_->payload);
@@ -179,12 +186,27 @@ void SocketLink::finish_close() {
   events_.on_closed(*this, *closing_);
 }
 
+void SocketLink::shake_hands() {
+  const int error = tls_->open();
+  if (tls_->is_full()) writable_ = false;
+  if (error == EAGAIN) {
+    readable_ = false;
+  } else if (error != 0) {
+    close(tls_->error(address_, error));
+  }
+}
+
 // --- Reading ---
+
+ssize_t SocketLink::receive(std::span<const iovec> parts) {
+  return tls_ ? tls_->read(parts) : readv(fd_.get(), parts.data(), static_cast<int>(parts.size()));
+}
 
 bool SocketLink::read_some() {
   if (reading_ && reading_->done < reading_->bytes) return read_payload();
   std::array<std::byte, kControlRead> bytes;
-  const ssize_t count = recv(fd_.get(), bytes.data(), bytes.size(), 0);
+  const iovec part{bytes.data(), bytes.size()};
+  const ssize_t count = receive({&part, 1});
   if (count < 0) {
     if (errno == EINTR) return true;
     stop_reading(errno);
@@ -228,6 +250,7 @@ Status SocketLink::take(const std::byte* bytes, std::size_t count, std::size_t& 
   }
   used = std::min(count, wanted - buffer_.size());
   buffer_.insert(buffer_.end(), bytes, bytes + used);
+  if (!reading_ && !tls_) CACHALOT_TRY(check_beginning(buffer_));
   if (buffer_.size() < wanted) return {};
   if (reading_) return end_payload();
   std::memcpy(&header, buffer_.data(), sizeof header);
@@ -289,7 +312,7 @@ bool SocketLink::read_payload() {
     in.is_dropped = true;
     parts_.push_back({nowhere().data(), std::min<std::uint64_t>(want, nowhere().size())});
   }
-  const ssize_t count = readv(fd_.get(), parts_.data(), static_cast<int>(parts_.size()));
+  const ssize_t count = receive(parts_);
   const int error = errno;
   if (is_inside) {
     if (is_packed && count > 0) {
@@ -324,11 +347,14 @@ bool SocketLink::read_payload() {
 // Nothing is there to read.
 void SocketLink::stop_reading(int error) {
   readable_ = false;
+  if (tls_ && error == EBADMSG) return close(tls_->error(address_, error));
   if (error != EAGAIN) return close(Error::from_errno(error, "%s: receiving", address_.c_str()));
   if (is_unix_) return;  // poll() of these ignores it
   std::uint64_t bytes = 1;
   if (reading_ && reading_->done < reading_->bytes)
     bytes = std::min(reading_->bytes - reading_->done + sizeof(FrameTrailer), kWakeBytes);
+  // A part of a record may be in the stream already.
+  if (tls_) bytes = bytes > 2 * kMostRecordBytes ? bytes - 2 * kMostRecordBytes : 1;
   if (bytes == wake_bytes_) return;
   const int low = static_cast<int>(bytes);
   if (setsockopt(fd_.get(), SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low) == 0) wake_bytes_ = bytes;
@@ -438,6 +464,14 @@ void SocketLink::add_payload() {
   parts_.push_back({reinterpret_cast<std::byte*>(&out.trailer) + skip, sizeof out.trailer - skip});
 }
 
+ssize_t SocketLink::transmit() {
+  if (tls_) return tls_->write(parts_);
+  msghdr message{};
+  message.msg_iov = parts_.data();
+  message.msg_iovlen = parts_.size();
+  return sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+}
+
 bool SocketLink::write_some() {
   parts_.clear();
   // Frames go between payloads, never into one: a payload begins when all frames are sent or go with it, for consume()
@@ -465,10 +499,7 @@ bool SocketLink::write_some() {
     add_payload();
   }
   if (parts_.empty()) return false;
-  msghdr message{};
-  message.msg_iov = parts_.data();
-  message.msg_iovlen = parts_.size();
-  const ssize_t count = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+  const ssize_t count = transmit();
   const int error = errno;
   if (is_inside) writing_->payload.memory->leave();
   if (count < 0) {

@@ -1,6 +1,6 @@
 // A link over a stream socket, of TCP or of this machine (unix). The kernel gathers a payload from the sender's pages
 // and scatters it into the receiver's: writev and readv, no buffer between. Small pieces go through a small buffer on
-// either side (decision 0014).
+// either side (decision 0014). With the cluster's key, a link over TCP is encrypted (tls.h), which costs a copy.
 #pragma once
 
 #include <cachalot/result.h>
@@ -9,11 +9,13 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "os/file_descriptor.h"
 #include "transfer/link/link.h"
+#include "transfer/link/tls.h"
 
 namespace cachalot::transfer {
 
@@ -22,8 +24,9 @@ class PayloadHash;
 class SocketLink final : public Link {
  public:
   // @param is_connecting  connect() was begun and has not ended
+  // @param tls            encrypts the link, and outlives it; null: none does
   SocketLink(os::FileDescriptor fd, bool is_unix, bool is_connecting, std::string peer_address,
-             LinkEvents& events);
+             LinkEvents& events, TlsContext* tls = nullptr);
   ~SocketLink() override;
 
   void send(const Frame& frame) override;
@@ -34,7 +37,9 @@ class SocketLink final : public Link {
   const std::string& peer_address() const override { return address_; }
 
   // Memory in which small pieces are packed.
-  std::uint64_t staging_bytes() const { return packed_.size() + arrived_.size(); }
+  std::uint64_t staging_bytes() const {
+    return packed_.size() + arrived_.size() + (tls_ ? tls_->buffer_bytes() : 0);
+  }
 
   int fd() const { return fd_.get(); }
   // What epoll reported since.
@@ -49,7 +54,10 @@ class SocketLink final : public Link {
   struct Incoming;
   struct Outgoing;
 
+  bool shakes_hands() const { return tls_ && !tls_->is_open(); }
+  void shake_hands();
   // Reading.
+  ssize_t receive(std::span<const iovec> parts);
   bool read_some();
   bool read_payload();
   Status take(const std::byte* bytes, std::size_t count, std::size_t& used);
@@ -58,6 +66,7 @@ class SocketLink final : public Link {
   void stop_reading(int error);
   void damage(Incoming& in);
   // Writing.
+  ssize_t transmit();
   bool write_some();
   bool add_control();
   void add_payload();
@@ -71,6 +80,7 @@ class SocketLink final : public Link {
   bool is_connecting_;
   const std::string address_;
   LinkEvents& events_;
+  std::unique_ptr<TlsStream> tls_;
 
   bool readable_ = false, writable_ = false, is_closed_ = false;
   std::uint64_t received_bytes_ = 0;  // of these that were read

@@ -32,10 +32,15 @@ Status check_user(int fd) {
 
 }  // namespace
 
-Result<std::unique_ptr<SocketTransport>> SocketTransport::open() {
+Result<std::unique_ptr<SocketTransport>> SocketTransport::open(
+    const std::optional<os::SecretKey>& cluster_key) {
   os::FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return Error::from_errno(errno, "epoll_create1");
-  return std::unique_ptr<SocketTransport>(new SocketTransport(std::move(epoll)));
+  std::unique_ptr<SocketTransport> transport(new SocketTransport(std::move(epoll)));
+  if (cluster_key) {
+    CACHALOT_TRY_ASSIGN(transport->tls_, TlsContext::make(*cluster_key));
+  }
+  return transport;
 }
 
 SocketTransport::~SocketTransport() = default;
@@ -82,8 +87,9 @@ Result<SocketLink*> SocketTransport::add(os::FileDescriptor fd, bool is_unix, bo
                                          std::string peer_address) {
   const std::uint64_t key = next_key_++;
   CACHALOT_TRY(watch(fd.get(), key, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET));
-  auto link = std::make_unique<SocketLink>(std::move(fd), is_unix, is_connecting,
-                                           std::move(peer_address), *events_);
+  auto link =
+      std::make_unique<SocketLink>(std::move(fd), is_unix, is_connecting, std::move(peer_address),
+                                   *events_, is_unix ? nullptr : tls_.get());
   return (links_[key] = std::move(link)).get();
 }
 

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,13 +17,16 @@
 #include "transfer/link/link.h"
 #include "transfer/link/socket_address.h"
 #include "transfer/link/socket_link.h"
+#include "transfer/link/tls.h"
 
 namespace cachalot::transfer {
 
 class SocketTransport final : public Transport {
  public:
-  // @errors kIo: no epoll
-  static Result<std::unique_ptr<SocketTransport>> open();
+  // @param  cluster_key  encrypts the links over TCP; none: they are open
+  // @errors kIo: no epoll; kInternal: no TLS
+  static Result<std::unique_ptr<SocketTransport>> open(
+      const std::optional<os::SecretKey>& cluster_key = {});
   ~SocketTransport() override;
 
   bool understands(std::string_view address) const override {
@@ -48,6 +52,7 @@ class SocketTransport final : public Transport {
   bool accept_some(Acceptor& listener);
 
   os::FileDescriptor epoll_;
+  std::unique_ptr<TlsContext> tls_;
   LinkEvents* events_ = nullptr;
   std::function<void(Link&)> accepted_;
   std::map<std::uint64_t, Acceptor> listeners_;

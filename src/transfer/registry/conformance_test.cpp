@@ -84,6 +84,27 @@ TEST_P(RegistryConformance, TheNameOfALivePeerIsRefusedAndItsHolderNamed) {
   EXPECT_TRUE(failed_with(twice, Code::kInvalidArgument)) << text_of(twice);
 }
 
+TEST_P(RegistryConformance, WithAClusterKeyARecordWithoutItsTagIsNotThere) {
+  const os::SecretKey key{{1}}, another{{2}};
+  const auto with = [&](const os::SecretKey& one) { return *open_registry(place_->uri(), one); };
+  const auto signer = with(key), reader = with(key), other = with(another), plain = open();
+  const PeerRecord record = record_of("a"), untagged = record_of("b");
+  PeerRecord forged = record_of("c");
+  ASSERT_TRUE(signer->publish(record, soon()));
+  EXPECT_EQ(*reader->find("a", soon()), record);
+  const Result<PeerRecord> refused = other->find("a", soon());
+  EXPECT_TRUE(failed_with(refused, Code::kPermission)) << text_of(refused);
+  // A process without the key sees the tag, and puts it on a record of its own.
+  const PeerRecord seen = *plain->find("a", soon());
+  forged.facts = seen.facts;
+  const auto forger = open();
+  ASSERT_TRUE(plain->publish(untagged, soon()) && forger->publish(forged, soon()));
+  for (const char* const name : {"b", "c"})
+    EXPECT_TRUE(failed_with(reader->find(name, soon()), Code::kPermission)) << name;
+  EXPECT_EQ(*reader->list("", soon()), std::vector{record});
+  EXPECT_EQ(plain->list("", soon())->size(), 3u);
+}
+
 TEST_P(RegistryConformance, OfManyPeersThatTakeANameTogetherOneGetsIt) {
   constexpr int kPeers = 6;
   std::vector<std::unique_ptr<Registry>> peers;

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "transfer/registry/record_tag.h"
 
 namespace cachalot::transfer {
 namespace {
@@ -23,8 +24,10 @@ std::uint64_t now() {
 
 }  // namespace
 
-Registry::Registry(std::unique_ptr<RecordStore> store)
+Registry::Registry(std::unique_ptr<RecordStore> store,
+                   const std::optional<os::SecretKey>& cluster_key)
     : store_(std::move(store)),
+      cluster_key_(cluster_key),
       pid_(getpid()),
       wake_(std::make_unique<std::condition_variable>()),
       last_(Error::make(Code::kNotFound, "registry: nothing is published")) {}
@@ -50,6 +53,7 @@ Status Registry::publish(const PeerRecord& record, std::uint64_t deadline_ns) {
   {
     const std::lock_guard lock(mutex_);
     record_ = record;
+    if (cluster_key_) CACHALOT_TRY(add_tag(*cluster_key_, record_));
     ends_ = false;
   }
   Status taken;  // the last error that named a holder
@@ -123,13 +127,23 @@ void Registry::renew() {
 
 Result<PeerRecord> Registry::find(std::string_view name, std::uint64_t deadline_ns) const {
   CACHALOT_TRY(check_name(name));
-  return store_->find(name, deadline_ns);
+  CACHALOT_TRY_ASSIGN(PeerRecord record, store_->find(name, deadline_ns));
+  if (cluster_key_) CACHALOT_TRY(check_tag(*cluster_key_, record));
+  return record;
 }
 
 Result<std::vector<PeerRecord>> Registry::list(std::string_view prefix,
                                                std::uint64_t deadline_ns) const {
   if (!prefix.empty()) CACHALOT_TRY(check_name(prefix));
   CACHALOT_TRY_ASSIGN(std::vector<PeerRecord> peers, store_->list(prefix, deadline_ns));
+  if (cluster_key_) {
+    std::erase_if(peers, [&](PeerRecord& peer) {
+      const Status checked = check_tag(*cluster_key_, peer);
+      if (!checked && untagged_line_.is_due())
+        base::log(base::LogLevel::kWarn, "registry", "%s", checked.error().message);
+      return !checked;
+    });
+  }
   std::sort(peers.begin(), peers.end(),
             [](const PeerRecord& a, const PeerRecord& b) { return a.name < b.name; });
   return peers;

@@ -2,18 +2,23 @@
 //
 //   file:DIR[?shared=1]                               a directory, for the processes of one machine
 //   etcd://HOST:PORT[,HOST:PORT][/PREFIX][?ttl_s=10]  an etcd cluster
+//   etcds://…[?ca=FILE][&cert=FILE&key=FILE]          the same over TLS
 //
 // 1. At most one live peer has a name. A peer that starts again under its name is another incarnation.
 // 2. A record goes with its process: at once in a directory, after ttl_s in etcd.
 // 3. A published record comes back by itself after the registry was unreachable or lost it, until withdraw().
-// 4. A registry only says where peers are. Callers keep the records they use: transfers go on without it.
+// 4. With a cluster's key a record is published with a tag (record_tag.h), and one without the right tag is not there.
+// 5. A registry only says where peers are. Callers keep the records they use: transfers go on without it.
 #pragma once
 
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
+#include "base/rare_line.h"
+#include "os/secret_key.h"
 #include "transfer/registry/peer_record.h"
 #include "transfer/registry/record_store.h"
 
@@ -22,7 +27,8 @@ namespace cachalot::transfer {
 // @threads any. A forked child destroys its copy without effect, and calls nothing else of it.
 class Registry {
  public:
-  explicit Registry(std::unique_ptr<RecordStore> store);
+  explicit Registry(std::unique_ptr<RecordStore> store,
+                    const std::optional<os::SecretKey>& cluster_key = {});
   ~Registry();  // withdraws; waits for etcd up to three seconds
 
   // Publishes the record and starts to keep it alive. While another live peer has the name it waits, because the record
@@ -36,7 +42,8 @@ class Registry {
   Status published() const;
   bool is_published() const { return published().ok(); }
 
-  // @errors kNotFound: no live peer has the name; kCorrupt, kVersionMismatch: its record cannot be read; kTimeout, kIo
+  // @errors kNotFound: no live peer has the name; kCorrupt, kVersionMismatch: its record cannot be read; kTimeout, kIo;
+  //         kPermission: it has not the cluster key's tag
   // @cost   a few system calls (file), one request (etcd); returns at about the deadline
   Result<PeerRecord> find(std::string_view name, std::uint64_t deadline_ns) const;
   // The live peers whose names begin with `prefix`, in the order of names. @errors kTimeout, kIo
@@ -47,6 +54,8 @@ class Registry {
   void note(const Status& held, std::uint64_t started_ns);
 
   std::unique_ptr<RecordStore> store_;
+  const std::optional<os::SecretKey> cluster_key_;
+  mutable base::RareLine untagged_line_;
   const std::int64_t pid_;
 
   std::mutex calls_;  // publish() and withdraw()
@@ -62,6 +71,7 @@ class Registry {
 
 // @errors kInvalidArgument: not of the forms above; kUnsupported: this build has no such registry; kPermission, kIo: the
 //         directory. etcd is not asked yet.
-Result<std::unique_ptr<Registry>> open_registry(std::string_view uri);
+Result<std::unique_ptr<Registry>> open_registry(
+    std::string_view uri, const std::optional<os::SecretKey>& cluster_key = {});
 
 }  // namespace cachalot::transfer

@@ -26,6 +26,8 @@ Status TransferEndpoint::Impl::start() {
   engine_options.has_checksums = options.checksums;
   engine_options.peer_timeout_ns = options.peer_timeout_ns;
   CACHALOT_TRY_ASSIGN(Listening listening, make_listening(options.name, options.listen));
+  CACHALOT_TRY_ASSIGN(engine_options.cluster_key,
+                      read_cluster_key(options.cluster_key_file, options.listen));
   engine_options.listen = std::move(listening.addresses);
   {
     // An event may come before the engine is known here.
@@ -34,7 +36,7 @@ Status TransferEndpoint::Impl::start() {
         engine, TransferEngine::open(engine_options, this, std::move(listening.transports)));
   }
   if (options.registry.empty()) return {};
-  CACHALOT_TRY_ASSIGN(registry, open_registry(options.registry));
+  CACHALOT_TRY_ASSIGN(registry, open_registry(options.registry, engine_options.cluster_key));
   if (engine->addresses().empty()) return {};  // it only looks for others
   CACHALOT_TRY_ASSIGN(PeerRecord own, PeerRecord::make(engine->name(), engine->addresses()));
   own.incarnation = engine->incarnation();

@@ -4,12 +4,14 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "testing/transfer/etcd_server.h"
+#include "transfer/ucx/listening.h"
 
 namespace cachalot::transfer {
 namespace {
@@ -19,10 +21,13 @@ constexpr std::uint64_t kLong = 20 * kSecond;
 
 // An endpoint with a segment "cache" of 4 KiB of one byte.
 struct Owner {
-  Owner(const std::string& registry, std::byte value, const std::string& name = "owner")
+  Owner(const std::string& registry, std::byte value, const std::string& name = "owner",
+        const std::string& key_file = "")
       : memory(4096, value) {
-    Result<TransferEndpoint> opened =
-        TransferEndpoint::open({.name = name, .listen = {"tcp:127.0.0.1:0"}, .registry = registry});
+    Result<TransferEndpoint> opened = TransferEndpoint::open({.name = name,
+                                                              .listen = {"tcp:127.0.0.1:0"},
+                                                              .registry = registry,
+                                                              .cluster_key_file = key_file});
     if (!opened) ADD_FAILURE() << opened.error().message;
     endpoint.emplace(*std::move(opened));
     EXPECT_TRUE(endpoint->register_memory("cache", memory, SegmentAccess::kReadWrite).ok());
@@ -31,8 +36,9 @@ struct Owner {
   std::optional<TransferEndpoint> endpoint;
 };
 
-TransferEndpoint open_other(const std::string& registry) {
-  Result<TransferEndpoint> opened = TransferEndpoint::open({.name = "other", .registry = registry});
+TransferEndpoint open_other(const std::string& registry, const std::string& key_file = "") {
+  Result<TransferEndpoint> opened =
+      TransferEndpoint::open({.name = "other", .registry = registry, .cluster_key_file = key_file});
   if (!opened) ADD_FAILURE() << opened.error().message;
   return *std::move(opened);
 }
@@ -120,6 +126,43 @@ TEST_F(FoundEndpoint, NotWithoutARegistryOrAName) {
   const Result<Segment> direct =
       alone.open({"owner", owner.endpoint->addresses()}, "cache", kSecond);
   EXPECT_TRUE(direct.ok());
+}
+
+TEST_F(FoundEndpoint, WithAClusterKeyOnlyByPeersThatHaveIt) {
+  const std::string key = folder + "/key", place = "file:" + folder + "/peers";
+  std::ofstream(key) << std::string(64, 'a');
+  std::filesystem::permissions(key, std::filesystem::perms::owner_read);
+  Owner owner(place, std::byte{5}, "owner", key), plain(place, std::byte{6}, "plain");
+  TransferEndpoint same = open_other(place, key), without = open_other(place);
+  const Result<Segment> segment = same.open({.name = "owner"}, "cache", kLong);
+  ASSERT_TRUE(segment.ok()) << segment.error().message;
+  EXPECT_TRUE(read_all(same, segment->id, std::byte{5}).ok());
+  // A record without the key's tag leads nowhere, and a peer without the key is not called.
+  const auto refused = [](TransferEndpoint& by, const PeerEndpoint& peer) {
+    const Result<Segment> opened = by.open(peer, "cache", kLong);
+    return opened ? Error::make(Code::kInternal, "is let in") : opened.error();
+  };
+  EXPECT_EQ(refused(same, {.name = "plain"}).code, Code::kPermission);
+  EXPECT_EQ(refused(same, {"plain", plain.endpoint->addresses()}).code, Code::kPermission);
+  const Error none = refused(without, {.name = "owner"});
+  EXPECT_EQ(none.code, Code::kPermission) << none.message;
+  EXPECT_NE(std::string(none.message).find("no cluster key"), std::string::npos) << none.message;
+
+  const auto options = [&](const std::string& address, const std::string& file) {
+    return TransferEndpoint::open({.name = "x", .listen = {address}, .cluster_key_file = file});
+  };
+  const Result<TransferEndpoint> absent = options("tcp:127.0.0.1:0", folder + "/none");
+  EXPECT_EQ(absent.error().code, Code::kNotFound);
+  EXPECT_NE(std::string(absent.error().message).find("cluster key file"), std::string::npos);
+}
+
+TEST(ClusterKey, UcxAddressesAreRefused) {
+  const std::vector<std::string> listen = {"tcp:127.0.0.1:0", "ucx:127.0.0.1:0"};
+  EXPECT_TRUE(read_cluster_key("", listen).ok());
+  const auto refused = read_cluster_key("/none", listen);
+  EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  EXPECT_NE(std::string(refused.error().message).find("UCX links are not encrypted"),
+            std::string::npos);
 }
 
 TEST(FoundInEtcd, EndpointsGoOnWhileEtcdIsDownAndNewOnesAreFoundAfterwards) {

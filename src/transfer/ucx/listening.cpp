@@ -37,4 +37,19 @@ Result<Listening> make_listening(const std::string& name, std::span<const std::s
   return listening;
 }
 
+Result<std::optional<os::SecretKey>> read_cluster_key(const std::string& path,
+                                                      std::span<const std::string> listen) {
+  if (path.empty()) return std::optional<os::SecretKey>();
+  for (const std::string& address : listen) {
+    if (!address.starts_with("ucx:")) continue;
+    return Error::make(
+        Code::kInvalidArgument,
+        "address \"%.80s\": UCX links are not encrypted; expected tcp: or unix: with "
+        "a cluster key",
+        address.c_str());
+  }
+  CACHALOT_TRY_ASSIGN(const os::SecretKey key, os::SecretKey::read("cluster key file", path));
+  return std::optional(key);
+}
+
 }  // namespace cachalot::transfer

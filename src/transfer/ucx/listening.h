@@ -5,10 +5,12 @@
 #include <cachalot/result.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "os/secret_key.h"
 #include "transfer/link/link.h"
 
 namespace cachalot::transfer {
@@ -21,5 +23,10 @@ struct Listening {
 // @param   name  of the engine, for the name of the socket
 // @errors  as open_ucx()
 Result<Listening> make_listening(const std::string& name, std::span<const std::string> given);
+
+// The key of a cluster; an empty path: none.
+// @errors  those of os::SecretKey::read(); kInvalidArgument: an address whose links cannot be encrypted
+Result<std::optional<os::SecretKey>> read_cluster_key(const std::string& path,
+                                                      std::span<const std::string> listen);
 
 }  // namespace cachalot::transfer

@@ -149,7 +149,8 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
                     instance=self._kv_transfer_config.engine_id, model=self._identity.text(), geometry=geometry,
                     machines=machines_of(self._vllm_config.parallel_config, geometry)
                     if takes and options.once_per_machine else None,
-                    listen=list(options.listen), checksums=options.checksums, peer_timeout_s=options.peer_timeout,
+                    listen=list(options.listen), cluster_key_file=options.cluster_key_file,
+                    checksums=options.checksums, peer_timeout_s=options.peer_timeout,
                     stream=streams.behind(streams.mark()), bounce_bytes=parse_bytes(options.bounce, "bounce"),
                     **described[0].arguments)
             except _OF_A_GPU as error:

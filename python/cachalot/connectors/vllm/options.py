@@ -17,6 +17,8 @@ class Transfer:
     listen: Tuple[str, ...] = ("auto",)
     #: seconds that a prompt is offered, and that a transfer may take; then it is computed
     deadline: float = 30.0
+    #: a file with the key that all engines have in common: tcp: links are encrypted by it
+    cluster_key_file: str = ""
     #: verify every payload
     checksums: bool = False
     #: seconds of silence of a peer, while something waits for it

@@ -49,7 +49,8 @@ struct EtcdClient::Answer {
   std::string text = {};
 };
 
-EtcdClient::EtcdClient(std::vector<std::string> endpoints) : endpoints_(std::move(endpoints)) {
+EtcdClient::EtcdClient(std::vector<std::string> endpoints, EtcdTls tls)
+    : endpoints_(std::move(endpoints)), tls_(std::move(tls)) {
   init_curl();
 }
 EtcdClient::~EtcdClient() = default;
@@ -93,7 +94,7 @@ EtcdClient::Answer EtcdClient::ask(const std::string& endpoint, const std::strin
   Answer answer;
   Easy easy = take_easy();
   char why[CURL_ERROR_SIZE] = {};
-  const std::string url = "http://" + endpoint + path;
+  const std::string url = (tls_.is_used ? "https://" : "http://") + endpoint + path;
   const std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers(json_header(),
                                                                    &curl_slist_free_all);
   const auto set = [&](CURLoption option, auto value) {
@@ -106,6 +107,11 @@ EtcdClient::Answer EtcdClient::ask(const std::string& endpoint, const std::strin
 #if LIBCURL_VERSION_NUM >= 0x075700
   set(CURLOPT_QUICK_EXIT, 1L);  // a resolver that hangs must not delay a call
 #endif
+  for (const auto& [option, file] : {std::pair{CURLOPT_CAINFO, &tls_.ca_file},
+                                     {CURLOPT_SSLCERT, &tls_.cert_file},
+                                     {CURLOPT_SSLKEY, &tls_.key_file}}) {
+    if (!file->empty()) set(option, file->c_str());
+  }
   set(CURLOPT_NOPROXY, "*");  // a library reads no environment variables
   set(CURLOPT_TIMEOUT_MS, static_cast<long>(timeout_ms));
   set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(timeout_ms));

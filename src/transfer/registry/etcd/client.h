@@ -18,10 +18,16 @@
 
 namespace cachalot::transfer {
 
+// Of etcds://. Empty files: the system's authorities, no certificate of its own.
+struct EtcdTls {
+  bool is_used = false;
+  std::string ca_file, cert_file, key_file;
+};
+
 class EtcdClient {
  public:
   // @param endpoints  "HOST:PORT", at least one
-  explicit EtcdClient(std::vector<std::string> endpoints);
+  explicit EtcdClient(std::vector<std::string> endpoints, EtcdTls tls = {});
   ~EtcdClient();
 
   // POSTs a JSON text to a path such as "/v3/kv/range". @return the answer's text, at most 32 MiB
@@ -39,6 +45,7 @@ class EtcdClient {
              std::uint64_t timeout_ms);
 
   const std::vector<std::string> endpoints_;
+  const EtcdTls tls_;
   std::atomic<std::size_t> preferred_ = 0;  // relaxed: a hint
   std::mutex mutex_;
   std::vector<Easy> idle_;  // their connections are kept

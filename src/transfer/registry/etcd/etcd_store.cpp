@@ -1,6 +1,9 @@
 #include "transfer/registry/etcd/etcd_store.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
@@ -85,8 +88,8 @@ constexpr const char kRange[] = "/v3/kv/range", kTransaction[] = "/v3/kv/txn",
 OpenedStore open_etcd_store(const base::Uri& uri) {
   const auto wrong = [&] {
     return Error::make(Code::kInvalidArgument,
-                       "registry \"%s\": expected etcd://HOST:PORT[,HOST:PORT][/PREFIX][?ttl_s=N]",
-                       uri.shown.c_str());
+                       "registry \"%s\": expected %s://HOST:PORT[,HOST:PORT][/PREFIX][?ttl_s=N]",
+                       uri.shown.c_str(), uri.scheme.c_str());
   };
   std::string_view place = uri.place;
   if (!place.starts_with("//")) return wrong();
@@ -113,6 +116,21 @@ OpenedStore open_etcd_store(const base::Uri& uri) {
   }
   // etcd itself grants no less than 2 s, and a busy disk delays it by more than one.
   CACHALOT_TRY_ASSIGN(options.ttl_s, uri.number("ttl_s", options.ttl_s, 3, 3600));
+  options.tls.is_used = uri.scheme == "etcds";
+  for (const auto& [name, file] : {std::pair{"ca", &options.tls.ca_file},
+                                   {"cert", &options.tls.cert_file},
+                                   {"key", &options.tls.key_file}}) {
+    if (const std::string* const given = uri.find(name); given != nullptr) *file = *given;
+    // A file that is absent is named here; libcurl speaks of its library's errors.
+    if (!file->empty() && access(file->c_str(), R_OK) != 0)
+      return Error::from_errno(errno, "registry \"%s\": %s: %.120s", uri.shown.c_str(), name,
+                               file->c_str());
+  }
+  if (options.tls.cert_file.empty() != options.tls.key_file.empty()) {
+    return Error::make(Code::kInvalidArgument,
+                       "registry \"%s\": has one of cert and key, expected both or none",
+                       uri.shown.c_str());
+  }
   return std::unique_ptr<RecordStore>(std::make_unique<EtcdStore>(std::move(options)));
 }
 
@@ -120,7 +138,7 @@ EtcdStore::EtcdStore(EtcdOptions options)
     : options_(std::move(options)),
       keys_(options_.prefix + "/peers/"),
       where_(first_of(options_.endpoints)),
-      client_(options_.endpoints) {}
+      client_(options_.endpoints, options_.tls) {}
 
 RecordStore::Timing EtcdStore::timing() const {
   return {.renew_ns = options_.ttl_s * kNsPerS / 3, .lapse_ns = options_.ttl_s * kNsPerS};

@@ -17,6 +17,7 @@ struct EtcdOptions {
   std::vector<std::string> endpoints;  // "HOST:PORT"
   std::string prefix = "/cachalot";
   std::uint64_t ttl_s = 10;
+  EtcdTls tls = {};
 };
 
 class EtcdStore final : public RecordStore {

@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "os/file_descriptor.h"
+#include "testing/storage/certificates.h"
 #include "testing/transfer/etcd_server.h"
 #include "testing/transfer/registries.h"
 #include "transfer/registry/etcd/base64.h"
@@ -309,6 +310,43 @@ TEST(HostileEtcdTest, AnswersThatAreNotEtcdsAreErrors) {
     const auto listed = registry->list("", in_s(5));
     EXPECT_TRUE(!listed || listed->empty());
   }
+}
+
+TEST(EtcdTlsTest, RecordsGoOverTlsToAServerOfTheAuthorityWithTheClientsCertificate) {
+  if (!EtcdServer::is_installed()) GTEST_SKIP() << kNoEtcd;
+  char folder[] = "/tmp/cachalot_etcd_tls.XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  {
+    const storage::Certificates certificates(folder), other(folder, "other");
+    certificates.sign("server", "IP:127.0.0.1");
+    certificates.sign("client", "DNS:client");
+    const auto etcd = EtcdServer::start({"--cert-file", certificates.cert("server"), "--key-file",
+                                         certificates.key("server"), "--trusted-ca-file",
+                                         certificates.ca(), "--client-cert-auth"});
+    ASSERT_TRUE(etcd) << etcd.error().message;
+    const std::string place = "etcds://" + (*etcd)->endpoint() + "/tls?ttl_s=4&ca=";
+    const std::string own =
+        "&cert=" + certificates.cert("client") + "&key=" + certificates.key("client");
+    const auto registry = transfer::open(place + certificates.ca() + own);
+    const PeerRecord record = record_of("a");
+    const Status published = registry->publish(record, soon());
+    ASSERT_TRUE(published) << text_of(published);
+    EXPECT_EQ(*registry->find("a", soon()), record);
+    // A server of another authority, a client without a certificate, a client without TLS.
+    for (const std::string& wrong : {place + other.ca() + own, place + certificates.ca(),
+                                     "etcd://" + (*etcd)->endpoint() + "/tls"})
+      EXPECT_TRUE(failed_with(transfer::open(wrong)->find("a", in_s(5)), Code::kIo)) << wrong;
+    for (const auto& [wrong, part] :
+         {std::pair{place + "/none", "/none"},
+          {place + certificates.ca() + "&cert=" + certificates.ca(), "one of cert and key"}}) {
+      const auto refused = open_registry(wrong);
+      ASSERT_FALSE(refused);
+      EXPECT_NE(std::string(refused.error().message).find(part), std::string::npos)
+          << refused.error().message;
+    }
+    EXPECT_FALSE(open_registry("etcd://127.0.0.1:1?ca=" + certificates.ca())) << "without TLS";
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST(HostileEtcdTest, AnAnswerWithoutEndIsNotKept) {

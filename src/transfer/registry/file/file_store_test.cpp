@@ -219,7 +219,7 @@ TEST(RegistryUri, IsChecked) {
     return text_of(opened);
   };
   EXPECT_NE(refusal("peers").find("registry \"peers\""), std::string::npos);
-  EXPECT_NE(refusal("pool:/dev/shm/kv").find("expected file or etcd"), std::string::npos);
+  EXPECT_NE(refusal("pool:/dev/shm/kv").find("expected file, etcd or etcds"), std::string::npos);
   EXPECT_NE(refusal("file:/tmp/x?shraed=1").find("known: shared"), std::string::npos);
   refusal("file:");
   refusal("file:/tmp/x?shared=2");
