@@ -164,7 +164,8 @@ class SharedDirectoryTest : public ::testing::Test {
   }
   // What a store does once a second, until it is so.
   static bool comes_to(Backend& backend, const std::function<bool(const Status&)>& is_so) {
-    for (int i = 0; i < 20'000; ++i) {
+    const std::uint64_t until_ns = soon();
+    while (base::SteadyClock::read() < until_ns) {
       if (is_so(backend.check())) return true;
       std::this_thread::sleep_for(milliseconds(1));
     }
@@ -556,7 +557,7 @@ TEST_F(SharedDirectoryTest, PutsKeepItNearItsLimit) {
     for (std::size_t i = 0; i < 8; ++i) blocks.push_back({chain.hashes()[i], payloads[i]});
     EXPECT_EQ(store->put(kSpace, nullptr, blocks, soon()), 8u);
   }
-  // 30 MiB were put. The sweep may still be at work.
+  // 30 MiB were put. The sweep may still be at work, and what was put since it saw a folder it does not know.
   std::uint64_t bytes = 0;
   EXPECT_TRUE(comes_to(store->backend(), [&](const Status&) {
     bytes = 0;
@@ -565,7 +566,7 @@ TEST_F(SharedDirectoryTest, PutsKeepItNearItsLimit) {
       const std::uintmax_t size = fs::file_size(file, gone);
       if (!gone) bytes += size;
     }
-    return bytes <= kLimit;
+    return bytes <= kLimit + kLimit / 10;
   })) << bytes;
 }
 
