@@ -19,7 +19,8 @@ Status refuse(const StorageUri& uri, const char* name, const char* instead) {
 OpenedBackend open_shared(const StorageUri& uri, os::Owners owners) {
   CACHALOT_TRY(refuse(uri, "sync", "none with shared=1: each host's file system decides"));
   CACHALOT_TRY(refuse(uri, "min_free_bytes", "limit= with shared=1"));
-  SharedDirectoryOptions options{.owners = owners};
+  SharedDirectoryOptions options;
+  options.owners = owners;
   CACHALOT_TRY_ASSIGN(options.directory, uri.path());
   if (const std::string* const limit = uri.find("limit")) {
     CACHALOT_TRY_ASSIGN(options.limit_bytes, base::parse_byte_size("limit", *limit));
@@ -40,7 +41,8 @@ OpenedBackend open_file(const StorageUri& uri, const BackendSecrets&) {
   CACHALOT_TRY_ASSIGN(const bool is_shared, uri.flag("shared", false));
   if (is_shared) return open_shared(uri, owners);
   CACHALOT_TRY(refuse(uri, "limit", "shared=1 beside it, or --storage-capacity"));
-  FileOptions options{.owners = owners};
+  FileOptions options;
+  options.owners = owners;
   CACHALOT_TRY_ASSIGN(options.directory, uri.path());
   CACHALOT_TRY_ASSIGN(options.sync, uri.flag("sync", false));
   CACHALOT_TRY_ASSIGN(options.min_free_bytes,

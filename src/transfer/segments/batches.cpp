@@ -129,20 +129,20 @@ Result<PeerAddress> TransferEndpoint::Impl::address_of(const PeerEndpoint& peer,
 
 Result<Reached> TransferEndpoint::Impl::reach(const PeerEndpoint& peer, std::uint64_t deadline_ns,
                                               bool& was_connected) {
-  std::optional<PeerId> known;
+  std::optional<PeerId> id;
   {
     const std::lock_guard lock(mutex);
     CACHALOT_TRY(check_open());
-    known = find_peer(peer);
+    id = find_peer(peer);
   }
-  was_connected = known.has_value();
-  if (!known) {
+  was_connected = id.has_value();
+  if (!id) {
     CACHALOT_TRY_ASSIGN(const PeerAddress address, address_of(peer, deadline_ns));
-    CACHALOT_TRY_ASSIGN(known, engine->connect(address, deadline_ns));
+    CACHALOT_TRY_ASSIGN(id, engine->connect(address, deadline_ns));
   }
-  CACHALOT_TRY_ASSIGN(PeerInfo info, engine->info(*known));
+  CACHALOT_TRY_ASSIGN(PeerInfo info, engine->info(*id));
   CACHALOT_TRY(check_version(info));
-  return Reached{*known, std::move(info)};
+  return Reached{*id, std::move(info)};
 }
 
 Result<Segment> TransferEndpoint::Impl::ask_for(const PeerEndpoint& peer, const Reached& at,
