@@ -262,6 +262,32 @@ def test_a_message_that_is_no_utf_8_is_text_nevertheless():
     assert status["code"] == "refused" and model[:30] + "\N{REPLACEMENT CHARACTER}" in status["error"]
 
 
+def test_a_rank_with_a_cluster_key_hands_over_to_those_that_have_it(tmp_path):
+    def key(digit):
+        file = tmp_path / digit
+        file.write_text(digit * 64)
+        file.chmod(0o600)
+        return str(file)
+
+    listen = "tcp:127.0.0.1:0"
+    prefill = Rank("p", 1, listen, cluster_key_file=key("a"))
+    for number, (options, state) in enumerate([({"cluster_key_file": key("a")}, "done"),
+                                               ({"cluster_key_file": key("b")}, "failed"), ({}, "failed")]):
+        decode = Rank(f"d{number}", 2, listen, **options)
+        before = decode.pages([1])
+        name = cachalot.random_offer_id()
+        prefill.rank.offer(name, [3], 4, deadline_s=20)
+        status = decode.rank.wait(decode.rank.ask(prefill.reference(name, 4), [1], deadline_s=3))
+        assert status["state"] == state, (options, status)
+        assert (decode.pages([1]) == (prefill.pages([3]) if state == "done" else before)).all()
+        decode.rank.close()
+    prefill.rank.close()
+    with pytest.raises(cachalot.InvalidArgumentError, match="cluster key file"):
+        (tmp_path / "short").write_text("abc")
+        (tmp_path / "short").chmod(0o600)
+        Rank("p", 1, listen, cluster_key_file=str(tmp_path / "short"))
+
+
 def test_a_plain_file_is_no_address(tmp_path):
     file = tmp_path / "file"
     file.write_text("precious")
