@@ -602,9 +602,11 @@ Status Store::learn(std::span<const ObjectKey> keys, std::span<bool> is_there,
                     std::uint64_t deadline_ns) {
   std::vector<ObjectKey> unknown;
   std::vector<std::size_t> at;
+  // A backend that answers at once is asked again, so that what it has lost is not offered.
+  const bool asks_again = traits().answers_at_once;
   for (std::size_t i = 0; i < keys.size(); ++i) {
     is_there[i] = catalogue_.contains(keys[i]);
-    if (is_there[i]) continue;
+    if (is_there[i] && !asks_again) continue;
     unknown.push_back(keys[i]);
     at.push_back(i);
   }
@@ -618,7 +620,10 @@ Status Store::learn(std::span<const ObjectKey> keys, std::span<bool> is_there,
   CACHALOT_TRY(asked);
   add(counters_.asked_objects, unknown.size());
   for (std::size_t i = 0; i < heads.size(); ++i) {
-    if (!heads[i]) continue;
+    if (!heads[i]) {
+      if (std::exchange(is_there[at[i]], false)) (void)catalogue_.remove(unknown[i]);
+      continue;
+    }
     is_there[at[i]] = true;
     if (!catalogue_.add_detached(*heads[i])) continue;
     add(counters_.learned_objects, 1);

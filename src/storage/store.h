@@ -107,6 +107,7 @@ class Store {
   void get(std::span<Get> gets, std::uint64_t deadline_ns, const Backend::Arrived& arrived = {});
   // Asks a shared backend for objects that the catalogue does not have, and adds those that are there. A parent stands
   // before its children, and may itself be unknown.
+  // What a backend that answers at once has no more is forgotten, with all below it.
   // @param is_there  filled: known now
   // @return why the backend could not be asked; then only what was known is there
   // @cost   one round trip to each server, if anything is unknown

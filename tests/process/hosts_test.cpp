@@ -192,6 +192,7 @@ TEST_F(Hosts, HostsReadEachOthersPools) {
   a.send(SIGKILL);
   (void)a.wait();
   ASSERT_TRUE(wait_until([&] { return b.metric("cachalot_peers_known_blocks") == 0; }));
+  EXPECT_FALSE(is_stored("b", "third")) << "it was found before";
   EXPECT_FALSE(has("b", "third", 3));
   EXPECT_TRUE(has("b", "second", 2));
   Serving again({"serve", "--pool", path("a"), "--peers", "file:" + path("registry"),
@@ -226,6 +227,21 @@ void send_nonsense(transfer::RawPeer& stranger, std::uint64_t i, const std::stri
   } else {
     stranger.send(transfer::Bytes(bytes.begin(), bytes.end()));
   }
+}
+
+TEST_F(Hosts, ABlockThatIsTooLargeForAPoolIsAMissThere) {
+  Arguments small = serve("b", peers());
+  small[5] = "2048";
+  Serving a(serve("a", peers())), b(small);
+  ASSERT_TRUE(a.is_ready() && b.is_ready());
+  ASSERT_TRUE(wait_until([&] { return b.metric("cachalot_peers") == 1; }));
+  put("a", {"large"}, 1);
+  expect_done(run({"put", "small", "--pool", path("a")}, {.in = noise(2000, 2)}));
+  ASSERT_TRUE(wait_until([&] { return is_stored("b", "small"); }));
+  EXPECT_FALSE(is_stored("b", "large"));
+  EXPECT_TRUE(wait_until([&] {
+    return run({"get", "small", "--pool", path("b")}).out == noise(2000, 2);
+  }));
 }
 
 TEST_F(Hosts, TenThousandStrangersAtThePeerPortKeepNoPeerOut) {

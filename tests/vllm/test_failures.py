@@ -85,6 +85,15 @@ def failed_loads(answer):
     return answer["metrics"].get("vllm:cachalot_failed_loads", 0)
 
 
+def wait_until_stored(pool, before, wait_s=60):
+    """Until there are more blocks than before, and no more come."""
+    until, last = time.monotonic() + wait_s, before
+    while (live := pool.live_blocks()) == before or live != last:
+        assert time.monotonic() < until, f"{live} blocks, {before} before"
+        last = live
+        time.sleep(1)
+
+
 def test_the_keeper_is_killed(kind, start, pools, prompt):
     pool = pools(1 << 18, 512)
     options = {"pool": pool.path, "keeper_timeout": 1.0}
@@ -100,8 +109,9 @@ def test_the_keeper_is_killed(kind, start, pools, prompt):
     kind.expect_same(second.answer([two]), [two])
     pool.serve()
     time.sleep(2)  # the engine stores nothing for a second after a store that failed
+    before = pool.live_blocks()
     kind.expect_same(second.answer([three]), [three])
-    time.sleep(2)
+    wait_until_stored(pool, before)
     assert external_hits(first.answer([three])) == kind.hit
 
 

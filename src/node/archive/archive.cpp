@@ -93,15 +93,10 @@ pool::StorageAnswer Archive::answer(const pool::StorageQuestion& question) {
   answer.is_up = is_up();
   answer.queued = static_cast<std::uint32_t>(queued());
   if (question.hashes.empty()) return answer;
-  const auto count = [&] {
-    return static_cast<std::uint32_t>(sources_.count_prefix(question.space, question.hashes));
-  };
-  answer.stored = count();
+  if (question.asks && answer.is_up != 0) sources_.learn_at_once(question.space, question.hashes);
+  answer.stored =
+      static_cast<std::uint32_t>(sources_.count_prefix(question.space, question.hashes));
   if (answer.is_up == 0) return answer;
-  if (question.asks && answer.stored < question.hashes.size()) {
-    sources_.learn_at_once(question.space, question.hashes.subspan(answer.stored));
-    answer.stored = count();
-  }
   if (question.asks) {
     answer.is_asking =
         finder_.ask({question.namespace_id, question.space, question.hashes, answer.stored,

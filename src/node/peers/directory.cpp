@@ -16,6 +16,7 @@ void PeerDirectory::apply(std::uint32_t peer, std::span<const BlockNews> news) {
       remove_locked(peer, block.key);
       continue;
     }
+    if (block.length > most_length_) continue;
     if (blocks_.size() >= most_blocks_ && !blocks_.contains(block.key)) {
       ++refused_;
       continue;

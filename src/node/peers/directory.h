@@ -31,7 +31,9 @@ class PeerDirectory {
     std::uint64_t owners = 0;  // a bit for each peer
   };
 
-  explicit PeerDirectory(std::size_t most_blocks) : most_blocks_(most_blocks) {}
+  // @param most_length  of a block: larger ones are of no use here
+  explicit PeerDirectory(std::size_t most_blocks, std::uint64_t most_length = ~std::uint64_t{0})
+      : most_blocks_(most_blocks), most_length_(most_length) {}
 
   // @param peer  below kMostPeers
   void apply(std::uint32_t peer, std::span<const BlockNews> news);
@@ -52,6 +54,7 @@ class PeerDirectory {
   void remove_locked(std::uint32_t peer, const storage::ObjectKey& key);
 
   const std::size_t most_blocks_;
+  const std::uint64_t most_length_;
   mutable std::mutex mutex_;  // all below
   std::unordered_map<storage::ObjectKey, Known> blocks_;
   std::size_t blocks_of_[kMostPeers] = {};

@@ -107,7 +107,12 @@ void Peers::publish() {
 void Peers::look_at_registry() {
   const Result<std::vector<transfer::PeerRecord>> records =
       registry_->list(kNamePrefix, base::SteadyClock::read() + kListNs);
-  if (!records) return;
+  if (!records) {
+    if (list_line_.is_due())
+      base::log(LogLevel::kWarn, "peers", "other hosts are not looked for: %s",
+                records.error().message);
+    return;
+  }
   for (const transfer::PeerRecord& record : *records) {
     const auto fact = record.facts.find(kPeersFact);
     if (record.incarnation == engine_->incarnation() || fact == record.facts.end() ||
@@ -312,6 +317,15 @@ void Peers::on_message(PeerId peer, std::span<const std::byte> bytes) {
     if (!slot) return;
     if (news->is_anew) directory_.clear(*slot);
     directory_.apply(*slot, news->blocks);
+    const auto large = std::find_if(
+        news->blocks.begin(), news->blocks.end(),
+        [&](const BlockNews& block) { return block.length > access_.geometry.block_bytes; });
+    if (large != news->blocks.end() && large_line_.is_due()) {
+      base::log(LogLevel::kWarn, "peers",
+                "a peer has blocks of %u bytes, which do not fit into the %llu of this pool's "
+                "blocks: they are misses here",
+                large->length, static_cast<unsigned long long>(access_.geometry.block_bytes));
+    }
     heard_changes_.fetch_add(news->blocks.size(), std::memory_order_relaxed);
     return;
   }

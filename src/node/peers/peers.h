@@ -134,7 +134,7 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
   struct Part;  // of a call: blocks that one peer is asked for
 
   Peers(const pool::Access& access, const PeersOptions& options)
-      : access_(access), options_(options), directory_(options.most_known_blocks) {}
+      : access_(access), options_(options), directory_(options.most_known_blocks, access.geometry.block_bytes) {}
   Status start();
   void look();
   void publish();
@@ -171,7 +171,7 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
   std::unique_ptr<transfer::Registry> registry_;
   transfer::PeerRecord record_;
   bool is_published_ = false;     // of the thread
-  base::RareLine registry_line_;  // of the thread
+  base::RareLine registry_line_, list_line_;  // of the thread
   std::unique_ptr<PeerServer> server_;
   std::atomic<std::uint64_t> heard_changes_{0};
   std::unique_ptr<PeerFeed> feed_;
@@ -185,7 +185,7 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
   std::map<std::uint64_t, Awaited> awaited_;
   std::uint64_t next_request_ = 1;
   bool stop_ = false;
-  base::RareLine stranger_line_{4}, lost_line_{4};
+  base::RareLine stranger_line_{4}, lost_line_{4}, large_line_;
   std::uint64_t got_blocks_ = 0, got_bytes_ = 0, absent_blocks_ = 0, failed_requests_ = 0;
 
   std::unique_ptr<transfer::TransferEngine> engine_;  // closed first

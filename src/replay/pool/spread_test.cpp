@@ -1,6 +1,7 @@
 #include "replay/pool/spread.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -16,7 +17,8 @@ class SpreadTest : public testing::Test {
  protected:
   void SetUp() override {
     // A thousand requests of two blocks, with 27 beginnings.
-    options_.trace = testing::TempDir() + "cachalot_spread_test.jsonl";
+    options_.trace =
+        testing::TempDir() + "cachalot_spread_test." + std::to_string(getpid()) + ".jsonl";
     std::ofstream file(options_.trace);
     for (int i = 0; i < 1000; ++i) {
       file << R"({"timestamp": )" << i << R"(, "input_length": 1024, "output_length": 1, )"

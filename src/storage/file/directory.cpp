@@ -190,8 +190,9 @@ Status Directory::check_mark(const std::string& kind) const {
   if (found_kind != kind) {
     return Error::make(Code::kInvalidArgument,
                        "storage directory %.120s: belongs to another kind: \"%.20s\", expected "
-                       "\"%s\"",
-                       path_.c_str(), found_kind.c_str(), kind.c_str());
+                       "\"%s\"%s",
+                       path_.c_str(), found_kind.c_str(), kind.c_str(),
+                       found_kind == "shared" ? ": file:DIR?shared=1 opens it" : "");
   }
   if (version == kVersion) return {};
   return Error::make(Code::kVersionMismatch, "storage directory %.120s: version %.20s, expected %s",

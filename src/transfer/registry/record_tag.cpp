@@ -45,9 +45,11 @@ Status check_tag(const os::SecretKey& key, PeerRecord& record) {
   if (given.size() == expected.size() &&
       CRYPTO_memcmp(given.data(), expected.data(), given.size()) == 0)
     return {};
-  return Error::make(
-      Code::kPermission, "peer \"%.60s\": its record has %s, expected the cluster key's",
-      record.name.c_str(), given.empty() ? "no tag" : "the tag of another cluster key");
+  return Error::make(Code::kPermission,
+                     "peer \"%.60s\": its record has %s, expected "
+                     "the one of this host: give all hosts the same cluster key file",
+                     record.name.c_str(),
+                     given.empty() ? "no tag of a cluster key" : "the tag of another cluster key");
 }
 
 }  // namespace cachalot::transfer

@@ -240,7 +240,7 @@ Result<std::vector<PeerRecord>> EtcdStore::list(std::string_view prefix,
     Result<PeerRecord> peer = decode(entry.value, entry.key.substr(keys_.size()), where_);
     if (peer) {
       peers.push_back(*std::move(peer));
-    } else {
+    } else if (bad_record_line_.is_due()) {
       base::log(base::LogLevel::kWarn, "registry", "%s", peer.error().message);
     }
   }

@@ -8,6 +8,7 @@
 // 3. A key of the same incarnation under another lease is the peer's own, from a request without an answer.
 #pragma once
 
+#include "base/rare_line.h"
 #include "transfer/registry/etcd/client.h"
 #include "transfer/registry/record_store.h"
 
@@ -39,6 +40,7 @@ class EtcdStore final : public RecordStore {
   const std::string where_;  // for messages
   EtcdClient client_;
   std::string lease_;  // empty: none
+  base::RareLine bad_record_line_{4};
 };
 
 }  // namespace cachalot::transfer

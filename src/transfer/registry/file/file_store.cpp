@@ -233,7 +233,7 @@ Result<std::vector<PeerRecord>> FileStore::list(std::string_view prefix, std::ui
     Result<PeerRecord> peer = find_in(::dirfd(entries.get()), *name);
     if (peer) {
       peers.push_back(*std::move(peer));
-    } else if (peer.error().code != Code::kNotFound) {
+    } else if (peer.error().code != Code::kNotFound && bad_record_line_.is_due()) {
       base::log(base::LogLevel::kWarn, "registry", "%s", peer.error().message);
     }
     if (peers.size() > kMostPeers)

@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/rare_line.h"
 #include "os/file_lock.h"
 #include "transfer/registry/record_store.h"
 
@@ -61,6 +62,7 @@ class FileStore final : public RecordStore {
   const std::string path_;
   const bool is_shared_;
   std::optional<Held> held_;
+  base::RareLine bad_record_line_{4};
 };
 
 }  // namespace cachalot::transfer
