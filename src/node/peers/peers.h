@@ -134,7 +134,9 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
   struct Part;  // of a call: blocks that one peer is asked for
 
   Peers(const pool::Access& access, const PeersOptions& options)
-      : access_(access), options_(options), directory_(options.most_known_blocks, access.geometry.block_bytes) {}
+      : access_(access),
+        options_(options),
+        directory_(options.most_known_blocks, access.geometry.block_bytes) {}
   Status start();
   void look();
   void publish();
@@ -170,7 +172,7 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
   PeerDirectory directory_;
   std::unique_ptr<transfer::Registry> registry_;
   transfer::PeerRecord record_;
-  bool is_published_ = false;     // of the thread
+  bool is_published_ = false;                 // of the thread
   base::RareLine registry_line_, list_line_;  // of the thread
   std::unique_ptr<PeerServer> server_;
   std::atomic<std::uint64_t> heard_changes_{0};
