@@ -153,7 +153,8 @@ def test_conversations_over_two_machines_while_one_fails(models, engines, prompt
             faults.append(fault.__name__)
             words = words + answer["tokens"][0] + prompt(10_000 + number, 100)
     assert hits > 0, both[0].text()[-3000:]
-    assert other_machine_has_all(both, prompt, machines)
+    assert other_machine_has_all(both, prompt, machines), "\n".join(
+        [json.dumps(machine.info()) for machine in machines] + [one.text()[-3000:] for one in both])
     for name in sorted(set(faults)):
         of = [one for one, fault in zip(late, faults) if fault == name]
         print(f"{name}: {len(of)} answers, later than alone: median {1e3 * statistics.median(of):.0f} ms, most {1e3 * max(of):.0f}")
