@@ -427,6 +427,23 @@ def test_storage_of_several_hosts_answers_each_prompt_later():
     side.close()
 
 
+@pytest.mark.parametrize("call", ["has_storage", "begin_prefetch"])
+def test_the_attachment_hears_of_a_question_that_failed(call):
+    """A client that only reads does not notice that its pool was replaced by another one."""
+    pool, error = StoredPool(found=1, stored=3), NoKeeperError("no keeper")
+    heard = []
+    pool.failed = lambda client, error: heard.append(error)
+
+    def fail(*_):
+        raise error
+
+    setattr(pool, call, fail)
+    side = side_of(pool, options=WITH_STORAGE)
+    assert until(lambda: side.matched(request_of("a", 5), 0), (BLOCK, False)) == (BLOCK, False)
+    assert heard and all(one is error for one in heard)
+    side.close()
+
+
 def test_blocks_that_never_come_are_computed():
     side = side_of(StoredPool(found=1, stored=3), options=parse({"pool": "/dev/shm/none", "storage_wait": 0.2}))
     request = request_of("a", 5)

@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from typing import Any, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 from cachalot.connectors.access.attachment import Attachment
 from cachalot.connectors.access.log import RateLimitedLog
@@ -95,14 +95,26 @@ class StorageQuestions:
         question.in_pool, question.blocks = in_pool, blocks
         return True
 
+    def _call(self, place: int, client: Any, question: Callable[[Any], Any]) -> Any:
+        """A failure may say that another pool is at the path now. A client that only reads does not notice otherwise."""
+        try:
+            return question(client)
+        except Exception as error:
+            self._places[place][0].failed(client, error)
+            raise
+
     def _answer(self, keys: bytes) -> Tuple[int, int, bool]:
         """Leading blocks that all places have in the pool, those that they have there or in storage, and whether storage
         may have more."""
         clients = [(attachment.get(), group) for attachment, group in self._places]
         self._is_known = all(client is not None for client, _ in clients)
-        self._is_there = self._is_known and clients[0][0].has_storage()
+        if not self._is_known:
+            self._is_there = False
+            return 0, 0, False
+        self._is_there = self._call(0, clients[0][0], lambda client: client.has_storage())
         if not self._is_there or not keys:
             return 0, 0, False
-        found = [client.begin_prefetch(hashes_of(keys, group)) for client, group in clients]
+        found = [self._call(i, client, lambda client, group=group: client.begin_prefetch(hashes_of(keys, group)))
+                 for i, (client, group) in enumerate(clients)]
         return (min(in_pool for in_pool, _, _ in found), min(in_pool + stored for in_pool, stored, _ in found),
                 any(is_asking for _, _, is_asking in found))
