@@ -23,7 +23,8 @@ constexpr std::array kCompanions = {
     Companion{"bench", "cachalot-bench", "benchmarks, each with its limit", false},
 };
 
-// @errors the operating system's
+}  // namespace
+
 Result<std::string> own_folder() {
   std::array<char, PATH_MAX> file;
   const ssize_t length = readlink("/proc/self/exe", file.data(), file.size());
@@ -31,8 +32,6 @@ Result<std::string> own_folder() {
   const std::string path(file.data(), static_cast<std::size_t>(length));
   return path.substr(0, path.rfind('/'));
 }
-
-}  // namespace
 
 std::span<const Companion> companions() {
   return kCompanions;

@@ -20,6 +20,9 @@ struct Companion {
 std::span<const Companion> companions();
 const Companion* find_companion(const std::string& command);  // null: none
 
+// The folder of the running program. @errors the operating system's
+Result<std::string> own_folder();
+
 // The places where a program called `name` may lie, in the order in which they are tried: the folder
 // of the running program, ../libexec/cachalot of that folder, then each absolute folder of PATH.
 // @param own_folder  of the running program

@@ -175,9 +175,10 @@ def test_a_small_pool_evicts_all_the_time(models, engines, pools, prompt, refere
             expect_same((first if round % 2 == 0 else second).answer([one]), reference, [one])
 
 
-def test_a_pool_that_is_removed_and_made_anew(models, engines, pools, prompt, reference):
+@pytest.mark.parametrize("storage_wait", [0, 2])
+def test_a_pool_that_is_removed_and_made_anew(models, engines, pools, prompt, reference, storage_wait):
     pool = pools()
-    options = {"pool": pool.path, "keeper_timeout": 1.0}
+    options = {"pool": pool.path, "keeper_timeout": 1.0, "storage_wait": storage_wait}
     engine = engines(models(), options)
     one, two = prompt(1), prompt(2)
     expect_same(engine.answer([one]), reference, [one])
@@ -188,7 +189,19 @@ def test_a_pool_that_is_removed_and_made_anew(models, engines, pools, prompt, re
         time.sleep(1)
     expect_same(engine.answer([two]), reference, [two])
     time.sleep(1)
-    assert external_hits(engines(models(), options).answer([two])) == 1408, engine.text()[-2000:]
+    other = engines(models(), options)
+    assert external_hits(other.answer([two])) == 1408, engine.text()[-2000:]
+    # It also reads the new one.
+    three, before = prompt(9), pool.live_blocks()
+    expect_same(other.answer([three]), reference, [three])
+    wait_until_stored(pool, before)
+    time.sleep(6)  # it looks every five seconds
+    engine.answer([prompt(10)])  # the look
+    time.sleep(1)
+    hits = external_hits(engine.answer([prompt(11)]))
+    answer = engine.answer([three])
+    expect_same(answer, reference, [three])
+    assert external_hits(answer) - hits == 1408, engine.text()[-2000:]
 
 
 def test_damaged_blocks_are_stored_again(models, engines, pools, prompt, reference):

@@ -9,10 +9,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
-#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -22,6 +20,7 @@
 #include <utility>
 
 #include "base/rng.h"
+#include "companions.h"
 #include "kv_transfer.h"
 #include "mooncake_peer.h"
 #include "mooncake_script.h"
@@ -35,13 +34,6 @@ constexpr std::uint64_t kSecond = 1'000'000'000;
 constexpr std::uint64_t kBatch = 128;
 constexpr int kNotStarted = 127;
 constexpr const char* kPull = "256MiB";  // a second
-
-std::string own_program() {
-  std::array<char, PATH_MAX> file;
-  const ssize_t length = readlink("/proc/self/exe", file.data(), file.size());
-  const std::string path(file.data(), static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
-  return path.substr(0, path.rfind('/') + 1) + "cachalot";
-}
 
 // A pool of a host of its own, with the keeper that users run.
 class Host {
@@ -65,6 +57,7 @@ class Host {
                                       "tcp:127.0.0.1:0"};
     words.insert(words.end(), more.begin(), more.end());
     const std::string log = folder + "." + name + ".log";
+    CACHALOT_TRY_ASSIGN(const std::string own, own_folder());
     CACHALOT_TRY_ASSIGN(os::Child keeper, os::Child::start([&] {
                           const int fd =
                               ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -73,7 +66,7 @@ class Host {
                           std::vector<char*> arguments;
                           for (std::string& word : words) arguments.push_back(word.data());
                           arguments.push_back(nullptr);
-                          execv(own_program().c_str(), arguments.data());
+                          execv((own + "/cachalot").c_str(), arguments.data());
                           execvp("cachalot", arguments.data());
                           return kNotStarted;
                         }));

@@ -102,15 +102,14 @@ pool::StorageAnswer Archive::answer(const pool::StorageQuestion& question) {
         finder_.ask({question.namespace_id, question.space, question.hashes, answer.stored,
                      question.fetches, question.is_sure, question.goes_on});
   }
-  if (answer.stored == 0) return answer;
   const std::span<const BlockHash> stored = question.hashes.first(answer.stored);
   // What is being asked for is fetched in one go when the answer is there.
-  if (question.fetches && answer.is_asking == 0)
+  if (question.fetches && !stored.empty() && answer.is_asking == 0)
     fetcher_.ask(question.namespace_id, question.space, stored);
   // A chain in work is known by the last block that was stored when it was asked for. A damaged block, and those after
-  // it, are stored no more before the blocks in front of it have come.
-  answer.is_fetching =
-      fetcher_.is_fetching(question.space, question.hashes.subspan(stored.size() - 1));
+  // it, are stored no more before the blocks in front of it have come: perhaps none of those of this question.
+  const std::size_t before_last = stored.empty() ? 0 : stored.size() - 1;
+  answer.is_fetching = fetcher_.is_fetching(question.space, question.hashes.subspan(before_last));
   return answer;
 }
 

@@ -132,6 +132,31 @@ TEST_P(ArchiveTest, DamagedObjectsAreMisses) {
   EXPECT_EQ(load(hashes), 20u);
 }
 
+// In a large pool, blocks of four commits are asked for at once.
+TEST_P(ArchiveTest, DamageInAQuestionOfSeveralCommitsIsAMissThereAndNoRoomIsLost) {
+  lose_pool(capacity_ = 1100);
+  start();
+  std::vector<std::vector<BlockHash>> chains;
+  for (std::uint64_t name = 1; name <= 8; ++name) {
+    chains.push_back(chain(name, 100));
+    EXPECT_EQ(store(chains.back()), 100u);
+  }
+  drain();
+  lose_pool(capacity_);
+  for (auto& [key, object] : disk_.objects) {
+    for (const std::vector<BlockHash>& hashes : chains)
+      if (key.block == hashes[40]) object.body[100] ^= std::byte{1};
+  }
+  start();
+  for (const std::vector<BlockHash>& hashes : chains) {
+    EXPECT_EQ(prefetch(hashes).in_pool, 40u);
+    EXPECT_EQ(load(hashes), 40u);
+  }
+  const std::vector<BlockHash> others = chain(9, 700);
+  EXPECT_EQ(store(others), 700u);
+  EXPECT_EQ(load(others), 700u);
+}
+
 TEST_P(ArchiveTest, AStorageThatIsDownCostsNothingAndComesBack) {
   start();
   disk_.fail(Error::make(Code::kIo, "the server is down"));

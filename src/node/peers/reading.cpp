@@ -215,7 +215,7 @@ void Peers::get(std::span<Get> gets, std::uint64_t deadline_ns,
     }
     if (base::SteadyClock::read() < deadline_ns) continue;
     for (Get& get : gets) {
-      if (!get.status) get.status = not_there();
+      if (!get.status && get.status.error().code == Code::kBusy) get.status = not_there();
     }
     return;
   }

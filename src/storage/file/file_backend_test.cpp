@@ -58,13 +58,7 @@ class FileRig final : public FaultRig {
   void begin(Fault) override { fill_up(folder_ + "/filler"); }
   void end(Fault) override { std::filesystem::remove(folder_ + "/filler"); }
   void damage(Fault fault, const Chain& chain, std::size_t i, const Chain& other) override {
-    const Bytes body(chain.data(i), chain.bytes());
-    std::string file;
-    if (fault == Fault::kBitFlipped) file = overwrite_bytes(folder_, body.subspan(8192), {});
-    if (fault == Fault::kTruncated) file = cut_off(folder_, body);
-    if (fault == Fault::kSwapped)
-      file = overwrite_bytes(folder_, body, {other.data(0), other.bytes()});
-    EXPECT_NE(file, "");
+    damage_files(folder_, fault, {chain.data(i), chain.bytes()}, {other.data(0), other.bytes()});
   }
 
  private:

@@ -80,6 +80,14 @@ std::string cut_off(const std::string& folder, Bytes found) {
   return place.file;
 }
 
+void damage_files(const std::string& folder, Fault fault, Bytes body, Bytes other_body) {
+  std::string file;
+  if (fault == Fault::kBitFlipped) file = overwrite_bytes(folder, body.subspan(8192), {});
+  if (fault == Fault::kTruncated) file = cut_off(folder, body);
+  if (fault == Fault::kSwapped) file = overwrite_bytes(folder, body, other_body);
+  EXPECT_NE(file, "");
+}
+
 void StorageFaults::SetUp() {
   char name[] = "/var/tmp/cachalot_faults.XXXXXX";
   ASSERT_NE(mkdtemp(name), nullptr);

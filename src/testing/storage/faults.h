@@ -74,6 +74,8 @@ void fill_up(const std::string& file);
 std::string overwrite_bytes(const std::string& folder, Bytes found, Bytes replacement);
 // Cuts the file that has these bytes off in the middle of them. @return as above
 std::string cut_off(const std::string& folder, Bytes found);
+// Damages the object with this body of a backend that keeps bodies in files, whole and in one piece.
+void damage_files(const std::string& folder, Fault fault, Bytes body, Bytes other_body);
 
 class StorageFaults : public ::testing::TestWithParam<RigUnderTest> {
  protected:

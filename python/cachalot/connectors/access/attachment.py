@@ -29,6 +29,8 @@ _LOST = (StaleError, NotFoundError, NotAPoolError)
 #: meanwhile.
 _PERHAPS_LOST = (NoKeeperError, TimeoutError)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+#: Between looks whether another pool is at the path.
+_LOOK_PAUSE_S = 5.0
 
 
 class _CacheRefusedError(Exception):
@@ -59,6 +61,7 @@ class Attachment:
         self._thread: Optional[threading.Thread] = None
         self._lost: List[Client] = []  # to be detached by the thread
         self._files: List[Any] = []
+        self._next_look = 0.0
         self._registrations: List[float] = []
         self._abandoned: Optional[Client] = None  # kept until the process ends
         self._counted: Tuple[Optional[Client], Dict[str, int]] = (None, {})
@@ -66,6 +69,7 @@ class Attachment:
 
     def _attach(self) -> None:
         options = self._options
+        files = self._files_now()  # before: a pool that is replaced meanwhile must not pass for the new one
         client = Client(pool=list(options.pool), model=self.group.model, geometry=self.group.geometry,
                         block_order=self.group.order, share_tp=self.group.share_tp, salt=options.salt,
                         host=options.host, copy_threads=options.copy_threads, workers=options.workers,
@@ -74,7 +78,7 @@ class Attachment:
         made = self._register(client) if self._on_attach is not None else None
         with self._lock:
             if not self._is_closed and not self.is_over:
-                self._client, self._made, self._files = client, made, self._files_now()
+                self._client, self._made, self._files = client, made, files
                 return
         self._detach(client)
 
@@ -200,7 +204,12 @@ class Attachment:
         return {name: value - before.get(name, 0) for name, value in now.items()}
 
     def get(self) -> Optional[Client]:
-        """The client, or None: there is no pool now."""
+        """The client, or None: there is no pool now. A client that only reads does not notice that its pool was replaced by
+        another one, so this looks at the path every five seconds."""
+        client, now = self._client, time.monotonic()
+        if client is not None and now >= self._next_look:
+            self._next_look = now + _LOOK_PAUSE_S
+            self._lose_if(client, self._is_replaced())
         return self._client
 
     def get_with(self) -> "tuple[Optional[Client], Any]":
@@ -212,10 +221,15 @@ class Attachment:
         """Tells that a call has failed. After the loss of the pool, attaches anew."""
         if not isinstance(error, _LOST + _PERHAPS_LOST):
             return
+        self._lose_if(client, isinstance(error, _LOST) or self._is_replaced())
+
+    def _is_replaced(self) -> bool:
         now = self._files_now()
+        return None not in now and now != self._files
+
+    def _lose_if(self, client: Client, is_lost: bool) -> None:
         with self._lock:
-            is_replaced = None not in now and now != self._files
-            if self.is_over or self._client is not client or isinstance(error, _PERHAPS_LOST) and not is_replaced:
+            if not is_lost or self.is_over or self._client is not client:
                 return
             self._client = self._made = None
             self._lost.append(client)

@@ -96,7 +96,6 @@ class StorageQuestions:
         return True
 
     def _call(self, place: int, client: Any, question: Callable[[Any], Any]) -> Any:
-        """A failure may say that another pool is at the path now. A client that only reads does not notice otherwise."""
         try:
             return question(client)
         except Exception as error:
