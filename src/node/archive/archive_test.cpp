@@ -157,6 +157,40 @@ TEST_P(ArchiveTest, DamageInAQuestionOfSeveralCommitsIsAMissThereAndNoRoomIsLost
   EXPECT_EQ(load(others), 700u);
 }
 
+// The blocks of a question are three commits. The keeper ends while the first one waits for its answer.
+TEST_P(ArchiveTest, AKeeperThatEndsDuringAQuestionOfSeveralCommitsEndsSoon) {
+  lose_pool(capacity_ = 1100);
+  start();
+  const std::vector<BlockHash> hashes = chain(1, 96);
+  EXPECT_EQ(store(hashes), 96u);
+  drain();
+  lose_pool(capacity_);
+  std::atomic<bool> has_come{false}, stands{false};
+  check_ = [&]() -> Status {
+    if (!has_come) return {};
+    stands = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    ends_ = true;
+    return {};
+  };
+  disk_.answer_get = [&](const storage::ObjectKey& key) {
+    has_come = has_come || key.block == hashes.back();
+    while (has_come && !stands) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return Status();
+  };
+  start();
+  (void)client_->prefetch(hashes, 20 * kSecond);
+  while (!ends_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const std::uint64_t begin_ns = base::SteadyClock::read();
+  stop();
+  EXPECT_LT(base::SteadyClock::read() - begin_ns, 2 * kSecond);
+  check_ = {};
+  disk_.answer_get = {};
+  start();
+  EXPECT_EQ(prefetch(hashes).in_pool, 96u);
+  EXPECT_EQ(load(hashes), 96u);
+}
+
 TEST_P(ArchiveTest, AStorageThatIsDownCostsNothingAndComesBack) {
   start();
   disk_.fail(Error::make(Code::kIo, "the server is down"));

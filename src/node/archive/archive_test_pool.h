@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <thread>
 
 #include "node/archive/archive.h"
@@ -50,7 +51,7 @@ class ArchiveTest : public ::testing::TestWithParam<memory::DomainKind>, public 
                        storage::Store::make(std::make_unique<storage::FakeBackend>(disk_), limits),
                        options);
     ends_ = false;
-    thread_ = std::thread([this] { EXPECT_TRUE(keeper_->run(ends_)); });
+    thread_ = std::thread([this] { EXPECT_TRUE(keeper_->run(ends_, check_)); });
     const Status attached = attach(path_);
     ASSERT_TRUE(attached) << attached.error().message;
   }
@@ -117,6 +118,7 @@ class ArchiveTest : public ::testing::TestWithParam<memory::DomainKind>, public 
   std::optional<pool::Pool> pool_;
   std::optional<pool::PoolKeeper> keeper_;
   std::optional<Archive> archive_;
+  std::function<Status()> check_;  // called by the keeper once a second
   std::atomic<bool> ends_{false};
   std::thread thread_;
 };

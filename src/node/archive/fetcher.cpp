@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -180,7 +181,8 @@ struct Fetcher::Batch {
   std::span<const BlockHash> hashes = {};
   std::span<storage::Get> gets = {};
   std::span<const std::uint64_t> checksums = {};
-  std::optional<pool::OpenReservation> reservation = {};
+  std::variant<pool::OpenReservation, pool::WrittenReservation> reservation;
+  std::vector<pool::WrittenBlock> written = {};
 };
 
 // The lengths of the next blocks of a chain, as far as they are asked for at once.
@@ -230,10 +232,8 @@ std::size_t Fetcher::fetch_some(const Request& request, std::size_t first) {
     if (!open) break;
     const std::size_t some = std::min(targets.size() - blocks, open->uses().size());
     for (std::size_t i = 0; i < some; ++i) targets[blocks + i].block = open->uses()[i].block;
-    Batch& batch = batches.emplace_back();
-    batch.first = first + blocks;
-    batch.hashes = std::span(request.hashes).subspan(batch.first, some);
-    batch.reservation.emplace(*std::move(open));
+    const std::size_t at = first + blocks;
+    batches.push_back({at, std::span(request.hashes).subspan(at, some), {}, {}, *std::move(open)});
     blocks += some;
   }
   if (blocks == 0) return 0;
@@ -251,18 +251,24 @@ std::size_t Fetcher::fetch_some(const Request& request, std::size_t first) {
                  const auto i = static_cast<std::size_t>(&get - gets.data());
                  checksums[i] = payloads.finish_write(i);
                });
-  std::size_t published = 0;
-  bool is_whole = true;  // so far
+  bool is_whole = true;  // so far: what stands on a block that is missing goes back
   for (Batch& batch : batches) {
     const std::size_t at = batch.first - first, some = batch.hashes.size();
     batch.gets = std::span(gets).subspan(at, some);
     batch.checksums = std::span(checksums).subspan(at, some);
-    // What stands on a block that is missing goes back.
-    const std::size_t done =
-        commit(request, batch,
-               is_whole ? written_blocks(request, batch) : std::vector<pool::WrittenBlock>());
+    if (is_whole) batch.written = written_blocks(request, batch);
+    is_whole = is_whole && batch.written.size() == some;
+  }
+  access.domain().order();  // R4: payloads and notes before the commits that name them
+  // All end before the first commit: if the client has lost its keeper, it attaches again there, and waits until none
+  // is open.
+  for (Batch& batch : batches)
+    batch.reservation = std::get<pool::OpenReservation>(std::move(batch.reservation)).end();
+  std::size_t published = 0;
+  for (Batch& batch : batches) {
+    const std::size_t done = batch.written.empty() ? 0 : commit(request, batch);
     published += done;
-    is_whole = is_whole && done == some;
+    if (done < batch.hashes.size()) break;
   }
   return published;
 }
@@ -271,6 +277,8 @@ std::size_t Fetcher::fetch_some(const Request& request, std::size_t first) {
 std::vector<pool::WrittenBlock> Fetcher::written_blocks(const Request& request,
                                                         const Batch& batch) {
   const pool::Access& access = pool_.access();
+  const std::span<const pool::BlockUse> uses =
+      std::get<pool::OpenReservation>(batch.reservation).uses();
   std::vector<pool::WrittenBlock> written;
   for (std::size_t i = 0; i < batch.gets.size() && batch.gets[i].status; ++i) {
     const storage::Get& get = batch.gets[i];
@@ -279,23 +287,21 @@ std::vector<pool::WrittenBlock> Fetcher::written_blocks(const Request& request,
     written.push_back(
         {batch.hashes[i], static_cast<std::uint32_t>(get.head.payload_bytes), batch.checksums[i]});
     if (!get.tokens.empty() && get.tokens.size() <= pool::most_note_tokens(access.geometry))
-      pool::write_note(access, batch.reservation->uses()[i], batch.hashes[i], get.tokens);
+      pool::write_note(access, uses[i], batch.hashes[i], get.tokens);
   }
   return written;
 }
 
-std::size_t Fetcher::commit(const Request& request, Batch& batch,
-                            std::span<const pool::WrittenBlock> written) {
-  pool_.access().domain().order();  // R4: payloads and notes before the commit that names them
-  pool::WrittenReservation ended = std::move(*batch.reservation).end();
-  if (written.empty()) return 0;
+std::size_t Fetcher::commit(const Request& request, Batch& batch) {
+  const std::vector<pool::WrittenBlock>& written = batch.written;
   for (const pool::WrittenBlock& block : written) fetched_.add({request.space, block.hash});
   const storage::ObjectHead& head = batch.gets[0].head;
   pool::Verdict verdicts[kBatchBlocks];
   std::fill_n(verdicts, kBatchBlocks, pool::Verdict::kNotHeld);
   const bool goes_on = batch.first + written.size() < request.hashes.size();
   const Status committed =
-      (*client_)->commit(head.is_root() ? nullptr : &head.parent, std::move(ended), written,
+      (*client_)->commit(head.is_root() ? nullptr : &head.parent,
+                         std::get<pool::WrittenReservation>(std::move(batch.reservation)), written,
                          std::span(verdicts, written.size()), goes_on);
   std::size_t published = 0;
   for (std::size_t i = 0; i < written.size(); ++i) {

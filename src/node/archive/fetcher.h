@@ -70,8 +70,7 @@ class Fetcher {
   std::vector<PoolPayloads::Target> next_targets(const Request& request, std::size_t first) const;
   std::vector<pool::Reservation> reserve(std::size_t blocks);
   std::vector<pool::WrittenBlock> written_blocks(const Request& request, const Batch& batch);
-  std::size_t commit(const Request& request, Batch& batch,
-                     std::span<const pool::WrittenBlock> written);
+  std::size_t commit(const Request& request, Batch& batch);
 
   pool::Pool& pool_;
   Sources& sources_;
