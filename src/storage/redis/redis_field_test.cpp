@@ -121,6 +121,9 @@ TEST(RedisField, AReplicaIsToldAtTheStartAndItsRefusalsOnce) {
     usleep(20'000);
   }
   ASSERT_TRUE(put_one(*opened(address(master)), soon()));
+  while (ask(replica, {"DBSIZE"}) != ask(master, {"DBSIZE"}) &&
+         base::SteadyClock::read() < until_ns)
+    usleep(20'000);  // what a master has goes to its replicas later
   LogLines lines;
   Store* store = nullptr;
   const std::unique_ptr<Store> made = Store::make(opened(address(replica)), {});
