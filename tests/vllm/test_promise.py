@@ -45,6 +45,7 @@ def side_of(pool, may_store=False):
 
 def request_of(params, blocks=11):
     return SimpleNamespace(request_id="a", num_tokens=blocks * BLOCK_TOKENS + 5, kv_transfer_params=params,
+                           num_output_tokens=1, num_prompt_tokens=blocks * BLOCK_TOKENS,
                            num_computed_tokens=blocks * BLOCK_TOKENS, status=SimpleNamespace(name="FINISHED_STOPPED"),
                            block_hashes=[bytes([i]) * 32 for i in range(blocks)])
 

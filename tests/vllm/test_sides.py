@@ -14,6 +14,7 @@ from cachalot.connectors.access import weight_updates as access_updates
 from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import Chain, Load, StepAnswer, Store
 from cachalot.connectors.vllm.options import parse
+from cachalot.connectors.vllm.prefill_times import PrefillTimes
 from cachalot.connectors.vllm.transfer.with_pool import PooledTransferScheduler
 from cachalot.errors import IoError, NoKeeperError, TimeoutError
 
@@ -81,6 +82,7 @@ class Pages:
 
 def request_of(name, blocks):
     return SimpleNamespace(request_id=name, num_tokens=blocks * BLOCK + 5, kv_transfer_params=None,
+                           num_prompt_tokens=blocks * BLOCK + 5, num_output_tokens=0,
                            num_computed_tokens=blocks * BLOCK, status=SimpleNamespace(name="FINISHED_STOPPED"),
                            all_token_ids=[1] * (blocks * BLOCK + 5),
                            block_hashes=[bytes([i]) * 32 for i in range(blocks)])
@@ -449,6 +451,58 @@ def test_blocks_that_never_come_are_computed():
     request = request_of("a", 5)
     assert until(lambda: side.matched(request, 0), (BLOCK, False)) == (BLOCK, False)
     side.close()
+
+
+@pytest.mark.parametrize("ends_by", ["step", "finish"])
+def test_blocks_of_storage_are_waited_for_no_longer_than_computing_them_takes(ends_by):
+    side = side_of(StoredPool(found=1, stored=3), options=WITH_STORAGE)
+    first = request_of("first", 6)
+    side.added(first)
+    begins = step_of({})
+    begins.scheduled_new_reqs = [SimpleNamespace(req_id="first", num_computed_tokens=0)]
+    side.step(begins)
+    time.sleep(0.3)  # for 197 tokens
+    first.num_output_tokens = 1
+    if ends_by == "step":
+        side.step(step_of({}))
+    else:
+        side.finished(first, ([],))
+    began, asked = time.monotonic(), []
+    for name, missing in ("a", 5), ("b", 9):
+        request, began = request_of(name, missing + 1), time.monotonic()
+        assert until(lambda: side.matched(request, 0), (BLOCK, False)) == (BLOCK, False)
+        asked.append((time.monotonic() - began) / missing)
+    assert all(0.3 / 197 * BLOCK <= seconds < 3 * 0.3 / 197 * BLOCK for seconds in asked), asked
+    side.close()
+
+
+def test_how_long_a_prompt_takes_is_the_median_of_the_latest_ones():
+    clock = [0.0]
+    times = PrefillTimes(lambda: clock[0])
+    requests = {str(i): SimpleNamespace(num_prompt_tokens=1000, num_output_tokens=0) for i in range(200)}
+    assert times.seconds_of(100) is None
+
+    def step(new=()):
+        times.step(SimpleNamespace(scheduled_new_reqs=[SimpleNamespace(req_id=name, num_computed_tokens=tokens)
+                                                       for name, tokens in new]), requests.get)
+
+    for i in range(100):
+        seconds = 9.0 if i % 3 == 0 else 0.5 if i < 60 else 1.0
+        step([(str(i), 500)])  # the rest is a hit
+        clock[0] += seconds / 2
+        step()  # in two steps
+        clock[0] += seconds / 2
+        requests[str(i)].num_output_tokens = 1
+        step()
+    assert times.seconds_of(100) == pytest.approx(0.2)
+    # Short prompts, those that ended without a token and those that vLLM has not begun say nothing.
+    step([("100", 990), ("101", 0), ("nothing", 0)])
+    del requests["101"]
+    clock[0] += 1000
+    requests["100"].num_output_tokens = 1
+    step()
+    assert times.seconds_of(100) == pytest.approx(0.2)
+    assert not times._begun
 
 
 @pytest.mark.parametrize("has_storage", [True, False])

@@ -15,6 +15,7 @@ from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import KEY_BYTES, Chain, Load, StepAnswer, StepMetadata, Store, hashes_of, keys_of
 from cachalot.connectors.vllm.metrics import ConnectorStats
 from cachalot.connectors.vllm.options import Options
+from cachalot.connectors.vllm.prefill_times import PrefillTimes
 from cachalot.connectors.vllm.reasons import why_no_hits
 from cachalot.connectors.vllm.storage import Question, StorageQuestions
 from cachalot.connectors.access.weights import digest_of_folder, state_of_folder
@@ -26,6 +27,7 @@ _EXPLAIN_PAUSE_S = 10.0
 _LOOKUP_AGE_S = 0.5
 #: Blocks that a prefill engine still stores are waited for while some come within this time.
 _PROMISE_S = 1.0
+_LEAST_WAIT_S = 0.1  # for blocks in storage, however fast this engine computes
 _PROMISED_AGE_S = 0.02  # a client may promise what it likes: a lookup in each step would slow the others
 #: In kv_transfer_params: so many tokens of the prompt are in the pool, or on their way.
 _STORED_TOKENS = "cachalot_stored_tokens"
@@ -135,6 +137,7 @@ class SchedulerSide:
         self._next_explanation = 0.0
         self._has_explained_short = False
         self._stats = ConnectorStats()
+        self._prefills = PrefillTimes()
         # The storage brings leading blocks, and states have gaps.
         self._storage = StorageQuestions(places, 0 if self._state_places else options.storage_wait, log)
 
@@ -261,11 +264,18 @@ class SchedulerSide:
             state.promised = 0
         return state.promised > 0
 
+    def _wait_s(self, blocks: int) -> float:
+        """Blocks that come later than they could be computed are worth no wait."""
+        computing_s = self._prefills.seconds_of(blocks * self._block_tokens)
+        limit_s = math.inf if computing_s is None else max(computing_s, _LEAST_WAIT_S)
+        return min(self._options.storage_wait, limit_s)
+
     def _asks_storage(self, state: _Request, blocks: int) -> bool:
         """Whether an answer of the storage is still awaited."""
         if not state.has_asked:
             state.has_asked = True
-            state.question = self._storage.ask(bytes(memoryview(state.keys)[: blocks * KEY_BYTES]))
+            wait_s = self._wait_s(blocks - state.found[1])
+            state.question = self._storage.ask(bytes(memoryview(state.keys)[: blocks * KEY_BYTES]), wait_s)
         question = state.question
         if question is None:
             return False
@@ -275,7 +285,7 @@ class SchedulerSide:
         if question.blocks is not None:
             state.stored = question.in_pool, question.blocks
         if question.blocks is not None and question.blocks > max(state.promised, state.found[1]):
-            state.promised, state.waits_until = question.blocks, time.monotonic() + self._options.storage_wait
+            state.promised, state.waits_until = question.blocks, question.asked + question.wait_s
             self._stats.add("storage_waits", 1)
         return False
 
@@ -412,6 +422,7 @@ class SchedulerSide:
 
     def step(self, output: Any) -> StepMetadata:
         """What the workers do in this step."""
+        self._prefills.step(output, lambda name: state.request if (state := self._requests.get(name)) else None)
         metadata = StepMetadata(self._loads, self._last_stores, self._voids_loads)
         self._loads, self._last_stores, self._voids_loads = [], [], False
         self._doubtful.update((load.request, self._workers) for load in metadata.loads if not load.is_async)
@@ -506,6 +517,8 @@ class SchedulerSide:
     def finished(self, request: Any, tables: Tuple[List[int], ...]) -> Optional[Dict[str, Any]]:
         """Returns what a prefill's answer tells the decode engine."""
         state = self._requests.pop(request.request_id, None)
+        if request.num_output_tokens > 0:
+            self._prefills.ended(request.request_id)
         if state is not None and state.load is not None and not state.is_loading:
             self._ending[request.request_id] = state  # the workers have not answered yet
         elif state is not None and state.is_allocated:

@@ -22,8 +22,9 @@ _END = object()
 class Question:
     """What storage has of one request. The thread sets `blocks`."""
 
-    def __init__(self, keys: bytes) -> None:
-        self.keys = keys
+    def __init__(self, keys: bytes, wait_s: float = 0.0) -> None:
+        """wait_s: so long the request may wait, for the answer and the blocks together."""
+        self.keys, self.wait_s = keys, wait_s
         self.asked = time.monotonic()
         self.patience_s = _ANSWER_S
         self.blocks: Optional[int] = None  # leading ones that are in the pool, or on their way
@@ -38,7 +39,6 @@ class StorageQuestions:
 
     def __init__(self, places: List[Tuple[Attachment, int]], wait_s: float, log: RateLimitedLog) -> None:
         self._places, self._log = places, log
-        self._patience_s = max(wait_s, _ANSWER_S)
         self._is_there = False  # the thread's last answer
         self._is_known = False  # a keeper has answered
         self._has_looked = False  # the first prompt of an engine may come before the thread's first look
@@ -48,11 +48,11 @@ class StorageQuestions:
             self._thread = threading.Thread(target=self._run, name="cachalot-storage", daemon=True)
             self._thread.start()
 
-    def ask(self, keys: bytes) -> Optional[Question]:
+    def ask(self, keys: bytes, wait_s: float) -> Optional[Question]:
         """Returns nothing if there is no storage, as far as is known. Costs some microseconds."""
         if self._thread is None or self._has_looked and not self._is_there:
             return None
-        question = Question(keys)
+        question = Question(keys, wait_s)
         self._queue.put(question)
         return question
 
@@ -89,7 +89,7 @@ class StorageQuestions:
             in_pool, blocks, is_asking = 0, 0, False
             self._log.warning("storage", "the storage behind the pool cannot be asked: %s", error)
         self._has_looked = self._has_looked or self._is_known
-        question.patience_s = self._patience_s
+        question.patience_s = max(question.wait_s, _ANSWER_S)
         if is_asking and question.is_open():
             return False
         question.in_pool, question.blocks = in_pool, blocks
