@@ -4,15 +4,19 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <string_view>
 
+#include "base/rng.h"
+
 namespace cachalot::storage {
 namespace {
 
 constexpr int kTurnMs = 5;  // how soon another mode is seen
+constexpr std::size_t kDripBytes = 64;
 
 sockaddr_in local(std::uint16_t port) {
   sockaddr_in address{};
@@ -60,21 +64,39 @@ void TestProxy::reset_all(std::vector<Link>& links) {
   links.clear();
 }
 
+// @param piece  the last bytes of `waiting`, at least one
+void TestProxy::damage(std::vector<char>& waiting, std::size_t piece) {
+  const auto begin = waiting.end() - static_cast<std::ptrdiff_t>(piece);
+  const std::vector<char> copy(begin, waiting.end());
+  switch (mode_.load()) {
+    case Mode::kFlip:
+      begin[static_cast<std::ptrdiff_t>(base::mix64(++flips_) % piece)] ^= 16;
+      break;
+    case Mode::kRepeat:
+      waiting.insert(waiting.end(), copy.begin(), copy.end());
+      break;
+    default:
+      break;
+  }
+}
+
 // @return false: one side has closed
 bool TestProxy::forward(os::FileDescriptor& from, os::FileDescriptor& to,
-                        std::vector<char>& waiting) {
+                        std::vector<char>& waiting, bool is_damaged) {
   char buffer[65536];
   if (waiting.size() < sizeof buffer) {
     const ssize_t got = ::recv(from.get(), buffer, sizeof buffer, MSG_DONTWAIT);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return false;
     if (got > 0) {
       waiting.insert(waiting.end(), buffer, buffer + got);
+      if (is_damaged) damage(waiting, static_cast<std::size_t>(got));
       if (reset_after_ > 0) reset_after_ = reset_after_ > got ? reset_after_ - got : 0;
     }
   }
   if (waiting.empty() || reset_after_ == 0) return true;
+  const std::size_t most = mode_ == Mode::kDrip ? kDripBytes : waiting.size();
   const ssize_t sent =
-      ::send(to.get(), waiting.data(), waiting.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      ::send(to.get(), waiting.data(), std::min(most, waiting.size()), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent < 0) return errno == EAGAIN || errno == EINTR;
   waiting.erase(waiting.begin(), waiting.begin() + sent);
   return true;
@@ -109,11 +131,13 @@ void TestProxy::serve() {
     }
     std::vector<pollfd> waits{{listener_.get(), POLLIN, 0}};
     bool has_waiting = false;
-    const bool passes = mode == Mode::kPass || mode == Mode::kFull;
+    const bool passes = mode != Mode::kHold && mode != Mode::kReset;
     for (const Link& link : links) {
       if (!passes) continue;
-      waits.push_back({link.client.get(), POLLIN, 0});
-      waits.push_back({link.server.get(), POLLIN, 0});
+      if (mode != Mode::kDrip) {
+        waits.push_back({link.client.get(), POLLIN, 0});
+        waits.push_back({link.server.get(), POLLIN, 0});
+      }
       has_waiting = has_waiting || !link.to_client.empty() || !link.to_server.empty();
     }
     (void)::poll(waits.data(), waits.size(), has_waiting ? 1 : kTurnMs);
@@ -135,8 +159,8 @@ void TestProxy::serve() {
         if (!refuse(link)) return true;
         if (link.is_refused) return false;
       }
-      return !forward(link.client, link.server, link.to_server) ||
-             !forward(link.server, link.client, link.to_client);
+      return !forward(link.client, link.server, link.to_server, false) ||
+             !forward(link.server, link.client, link.to_client, true);
     });
   }
 }

@@ -18,6 +18,10 @@ class TestProxy {
     kHold,   // accepts, and forwards nothing
     kReset,  // resets every connection, also new ones
     kFull,   // answers each HTTP PUT with 507, passes the rest
+    kDrip,   // forwards 64 bytes a turn
+    // To the client, in each piece that the server sends:
+    kFlip,    // one bit is another one
+    kRepeat,  // the piece comes twice
   };
 
   explicit TestProxy(std::uint16_t target);
@@ -38,7 +42,9 @@ class TestProxy {
   };
   void serve();
   bool refuse(Link& link);
-  bool forward(os::FileDescriptor& from, os::FileDescriptor& to, std::vector<char>& waiting);
+  bool forward(os::FileDescriptor& from, os::FileDescriptor& to, std::vector<char>& waiting,
+               bool is_damaged);
+  void damage(std::vector<char>& waiting, std::size_t piece);
   void reset_all(std::vector<Link>& links);
 
   const std::uint16_t target_;
@@ -48,6 +54,7 @@ class TestProxy {
   std::atomic<std::int64_t> reset_after_{-1};
   std::atomic<std::uint64_t> resets_{0};
   std::atomic<std::uint64_t> turns_{0};  // of serve()
+  std::uint64_t flips_ = 0;              // its thread's
   std::atomic<bool> ends_{false};
   std::thread thread_;
 };
