@@ -202,8 +202,9 @@ soak-storage: setup-test ## kill the process of a storage directory 1,000 times;
 	$(call build,dev)
 	build/dev/tests/crash/cachalot_storage_soak --kills 1000 $(SOAK_ARGS)
 
-soak-hosts: setup-test ## sixteen keepers that are peers come, hang and die for ten minutes; SOAK_ARGS goes to it
+soak-hosts: setup-test ## hosts of a Redis cluster that moves; sixteen peers that come, hang and die for ten minutes; SOAK_ARGS goes to these
 	$(call build,dev)
+	python3 tests/hosts/redis_cluster.py build/dev/apps/cachalot/cachalot
 	python3 tests/hosts/churn.py build/dev/apps/cachalot/cachalot --seconds 600 $(SOAK_ARGS)
 
 soak-transfer: setup-test ## 2,000 faults of processes and links in transfers, needs root; SOAK_ARGS goes to it

@@ -7,60 +7,17 @@ rest, that each keeper knows exactly the other ones, and finds a block if and on
 """
 
 import argparse
-import hashlib
 import random
-import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from pathlib import Path
 
-BLOCK_BYTES, CAPACITY = 16384, 128
+from keepers import Keeper, content
+
 WAIT_S = 1.0
-
-
-def content(key):
-    return hashlib.shake_128(key.encode()).digest(BLOCK_BYTES - 8)
-
-
-class Keeper:
-    def __init__(self, program, folder, number):
-        self.program, self.folder = program, folder
-        self.pool = f"/dev/shm/cachalot_churn.{Path(folder).name}.{number}"
-        self.process, self.metrics = None, ""
-        self.is_stopped = False
-
-    def start(self):
-        self.log = open(f"{self.folder}/{Path(self.pool).name}.log", "a")
-        self.process = subprocess.Popen(
-            [self.program, "serve", "--pool", self.pool, "--create", "--block-bytes", str(BLOCK_BYTES),
-             "--capacity-blocks", str(CAPACITY), "--metrics", "127.0.0.1:0", "--peers", f"file:{self.folder}/registry",
-             "--peer-listen", "tcp:127.0.0.1:0", "--take-over"],
-            stdout=subprocess.PIPE, stderr=self.log, text=True)
-        line = self.process.stdout.readline()
-        assert line.startswith("ready"), f"{self.pool}: {line!r}, {Path(self.log.name).read_text()[-500:]}"
-        self.metrics = re.search(r"metrics=(\S+)", line)[1]
-
-    def end(self, how):
-        self.process.send_signal(how)
-        self.process.wait(20)
-        self.process = None
-        self.is_stopped = False
-
-    def pause(self):
-        self.process.send_signal(signal.SIGCONT if self.is_stopped else signal.SIGSTOP)
-        self.is_stopped = not self.is_stopped
-
-    @property
-    def serves(self):
-        return self.process is not None and not self.is_stopped
-
-    def run(self, *arguments, **options):
-        return subprocess.run([self.program, *arguments, "--pool", self.pool], capture_output=True, timeout=60, **options)
 
 
 def known_peers(keeper):
@@ -74,7 +31,8 @@ def known_peers(keeper):
 class Churn:
     def __init__(self, program, folder, keepers, seed):
         self.random = random.Random(seed)
-        self.keepers = [Keeper(program, folder, number) for number in range(keepers)]
+        behind = ["--peers", f"file:{folder}/registry", "--peer-listen", "tcp:127.0.0.1:0"]
+        self.keepers = [Keeper(program, folder, number, behind) for number in range(keepers)]
         self.keys = []
         self.counts = dict.fromkeys(("puts", "gets", "hits", "kills", "stops", "pauses", "starts", "slow", "wrong"), 0)
 
@@ -162,10 +120,7 @@ def main():
         faults = churn.check_views()
     finally:
         for keeper in churn.keepers:
-            if keeper.process is not None:
-                keeper.process.kill()
-                keeper.process.wait()
-            Path(keeper.pool).unlink(missing_ok=True)
+            keeper.remove()
         shutil.rmtree(folder)
     print(churn.counts, faults or "all views agree", flush=True)
     return 1 if faults or churn.counts["wrong"] or churn.counts["slow"] else 0
