@@ -113,6 +113,9 @@ class Backend {
   // whose calls would not notice that says so here, and is out of use until it is well again.
   virtual Status check() { return {}; }
 
+  // Of a backend that reads the pools of other hosts: how many it is connected to now.
+  virtual std::optional<std::size_t> peers() const { return {}; }
+
   // Raised, it ends calls that wait for a server, and all later ones, at once: kCancelled. The backend is of no use
   // afterwards. Null: the backend waits for no server.
   virtual std::shared_ptr<CancelSignal> cancel_signal() const { return {}; }

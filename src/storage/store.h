@@ -88,6 +88,7 @@ class Store {
   ~Store();
 
   const BackendTraits& traits() const { return backend_->traits(); }
+  std::optional<std::size_t> peers() const { return backend_->peers(); }
   const Catalogue& catalogue() const { return catalogue_; }
   // A use, for the order of eviction.
   bool touch(const ObjectKey& key) { return catalogue_.touch(key); }

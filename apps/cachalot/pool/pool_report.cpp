@@ -176,13 +176,15 @@ json describe_storage(const Pool& pool) {
   const std::optional<pool::StorageState> storage = pool.state().read_storage();
   if (!storage) return nullptr;
   const bool has_keeper = std::strcmp(keeper_state(pool, pool.state().read_keepers()), "none") != 0;
-  return {{"kind", storage->kind},
-          {"in_use", storage->is_up && has_keeper},
-          {"objects", storage->objects},
-          {"stored_bytes", storage->bytes},
-          {"queued_blocks", storage->queued_blocks},
-          {"outages", storage->outages},
-          {"last_error", storage->last_error}};
+  json described = {{"kind", storage->kind},
+                    {"in_use", storage->is_up && has_keeper},
+                    {"objects", storage->objects},
+                    {"stored_bytes", storage->bytes},
+                    {"queued_blocks", storage->queued_blocks},
+                    {"outages", storage->outages},
+                    {"last_error", storage->last_error}};
+  if (storage->peers) described["peers"] = *storage->peers;
+  return described;
 }
 
 std::string uuid_text(const pool::PoolId& id) {

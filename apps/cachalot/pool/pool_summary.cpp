@@ -95,6 +95,7 @@ std::string storage_text(const json& storage) {
                      bytes_text(number_of(storage, "stored_bytes")) + ", " +
                      count_of(storage, "queued_blocks", "wait to be written");
   if (number_of(storage, "outages") != 0) text += ", " + count_of(storage, "outages", "outages");
+  if (storage.contains("peers")) text += ", " + count_of(storage, "peers", "peers connected");
   return error.empty() ? text : text + "; last error: " + error;
 }
 

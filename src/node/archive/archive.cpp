@@ -137,6 +137,7 @@ pool::StorageState Archive::state() {
     state.bytes += store->catalogue().bytes();
     state.outages += store->counts().outages;
     if (state.last_error.empty()) state.last_error = store->last_error();
+    if (const auto peers = store->peers()) state.peers = static_cast<std::uint32_t>(*peers);
   }
   return state;
 }

@@ -1,5 +1,7 @@
 #include "node/peers/peers.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -38,9 +40,10 @@ Status Peers::start() {
   std::string name = options_.name;
   if (name.empty()) {
     CACHALOT_TRY_ASSIGN(const os::Uuid random, os::random_uuid());
-    char text[17];
-    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(random.low));
-    name = text;
+    char host[64] = {}, text[9];
+    (void)::gethostname(host, sizeof host - 1);
+    std::snprintf(text, sizeof text, "%08x", static_cast<std::uint32_t>(random.low));
+    name = std::string(host) + "-" + text;
   }
   transfer::EngineOptions engine;
   engine.name = kNamePrefix + name;
@@ -313,6 +316,10 @@ void Peers::on_message(PeerId peer, std::span<const std::byte> bytes) {
   }
   if (const auto* const news = std::get_if<NewsMessage>(&*message)) {
     if (slot) calls_.erase(peers_[*slot].incarnation);
+    if (slot && news->is_anew && joined_line_.is_due()) {
+      base::log(LogLevel::kInfo, "peers", "%s at %s is a peer", peers_[*slot].name.c_str(),
+                peers_[*slot].address.c_str());
+    }
     lock.unlock();
     if (!slot) return;
     if (news->is_anew) directory_.clear(*slot);

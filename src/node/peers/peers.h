@@ -187,7 +187,7 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
   std::map<std::uint64_t, Awaited> awaited_;
   std::uint64_t next_request_ = 1;
   bool stop_ = false;
-  base::RareLine stranger_line_{4}, lost_line_{4}, large_line_;
+  base::RareLine stranger_line_{4}, joined_line_{4}, lost_line_{4}, large_line_;
   std::uint64_t got_blocks_ = 0, got_bytes_ = 0, absent_blocks_ = 0, failed_requests_ = 0;
 
   std::unique_ptr<transfer::TransferEngine> engine_;  // closed first

@@ -230,6 +230,7 @@ class PeerBackend final : public storage::Backend {
   explicit PeerBackend(Peers& peers) : peers_(peers) {}
 
   const storage::BackendTraits& traits() const override { return traits_; }
+  std::optional<std::size_t> peers() const override { return peers_.counts().peers; }
   Status exists(std::span<const ObjectKey> keys, std::span<bool> is_there, std::uint64_t) override {
     std::vector<std::optional<storage::ObjectHead>> found(keys.size());
     peers_.heads(keys, found);

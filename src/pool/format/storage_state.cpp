@@ -10,14 +10,14 @@ namespace {
 
 constexpr std::uint32_t kFirstLine = 40;
 constexpr std::uint32_t kErrorLines = 3;
-constexpr std::uint32_t kInUse = 1;
+constexpr std::uint32_t kInUse = 1, kHasPeers = 2;
 
 struct StorageLine {
   std::uint32_t epoch;
   std::uint32_t flags;
   std::uint64_t objects, bytes, queued_blocks, outages;
   char kind[16];  // padded with zeros
-  std::uint32_t reserved;
+  std::uint32_t peers;
   std::uint32_t crc;
 };
 static_assert(sizeof(StorageLine) == 64);
@@ -39,7 +39,8 @@ void publish_storage_state(const Access& access, std::uint32_t area, std::uint32
   }
   StorageLine line{};
   line.epoch = epoch;
-  line.flags = state.is_up ? kInUse : 0;
+  line.flags = (state.is_up ? kInUse : 0) | (state.peers ? kHasPeers : 0);
+  line.peers = state.peers.value_or(0);
   line.objects = state.objects;
   line.bytes = state.bytes;
   line.queued_blocks = state.queued_blocks;
@@ -55,6 +56,7 @@ std::optional<StorageState> read_storage_state(const Access& access, std::uint32
   StorageState state;
   state.kind = printable({line.kind, strnlen(line.kind, sizeof line.kind)});
   state.is_up = (line.flags & kInUse) != 0;
+  if ((line.flags & kHasPeers) != 0) state.peers = line.peers;
   state.objects = line.objects;
   state.bytes = line.bytes;
   state.queued_blocks = line.queued_blocks;

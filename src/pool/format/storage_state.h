@@ -17,7 +17,8 @@ struct StorageState {
   std::uint64_t objects = 0, bytes = 0;
   std::uint64_t queued_blocks = 0;  // wait to be written
   std::uint64_t outages = 0;
-  std::string last_error;  // empty: none since the keeper has the storage
+  std::optional<std::uint32_t> peers = {};  // that it reads from now; nothing: it has no peers
+  std::string last_error;                   // empty: none since the keeper has the storage
 
   bool operator==(const StorageState&) const = default;
 };
