@@ -34,7 +34,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang demo-sglang build-lmcache build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-lmcache test-transformers test-asan test-tsan soak soak-storage soak-hosts soak-transfer soak-system coverage bench bench-llama bench-vllm bench-sglang \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang demo-sglang build-lmcache build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-lmcache test-transformers test-deploy test-asan test-tsan soak soak-storage soak-hosts soak-transfer soak-system coverage bench bench-llama bench-vllm bench-sglang \
   lint tidy format clean
 
 help: ## list the targets
@@ -146,6 +146,12 @@ test-nixl: setup-python ## get NIXL (0.5 GB) and exchange KV with an engine that
 	CXX="$(CXX)" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) build/nixl/bin/python -m pip install --quiet . numpy pytest
 	build/nixl/bin/python -m pip install --quiet --no-deps nixl-cu12
 	build/nixl/bin/python -m pytest tests/nixl $(PYTEST_ARGS)
+
+test-deploy: setup-test setup-python ## the files of deploy/, also against Kubernetes' schemas (23 MB from PyPI)
+	$(call build,dev,cachalot)
+	$(PYTHON) -m venv build/deploy
+	build/deploy/bin/python -m pip install --quiet kubernetes-validate
+	build/deploy/bin/python tests/deploy/deploy_test.py . build/dev/apps/cachalot/cachalot
 
 # The packs for a machine with a GPU, on an emulated one, and in a Python such as it has.
 GPU_KIT := build/gpu-kit

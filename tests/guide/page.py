@@ -5,7 +5,7 @@ from typing import List, NamedTuple
 
 #: What the first line of a block of shell commands begins with, after assignments.
 COMMAND = re.compile(r"(?:[A-Z_]+=\S*\s+)*(?:cachalot(?:-\w+)?|make|cmake|ctest|python3?|pip|vllm|curl|numactl|printf|echo|"
-                     r"git|apt-get|cc|g\+\+|llama-server|export|source|\.|\(umask|tools/\S+|bench/\S+|build/\S+|examples/\S+) ")
+                     r"git|apt-get|docker|podman|podman-compose|kubectl|systemctl|sudo|cc|g\+\+|llama-server|export|source|\.|\(umask|tools/\S+|bench/\S+|build/\S+|examples/\S+) ")
 ASSIGNMENT = re.compile(r"[A-Z_]+=")
 MARK = re.compile(r"<!-- test: (.*) -->")
 

@@ -127,7 +127,7 @@ class Page:
 
     def check_files(self, block):
         """Paths that begin as one of this tree exist."""
-        for word in re.findall(r"(?<![\w/.~$-])[\w.-]+/[\w./-]+", block.text):
+        for word in re.findall(r"(?<![\w/.~$-])[\w.-]+/[\w./@-]+", block.text):
             word = word.rstrip(".")
             if (self.root / word.split("/")[0]).exists() and not word.startswith("build/") and not (self.root / word).exists():
                 return f"{word} does not exist"

@@ -28,6 +28,7 @@
 #include "pool/making.h"
 #include "pool/sizing.h"
 #include "pool_flags.h"
+#include "ready_notice.h"
 #include "serve_metrics.h"
 #include "serve_storage.h"
 #include "values.h"
@@ -321,6 +322,11 @@ Status serve(Options& options, pool::Pool& pool, const pool::KeeperOptions& keep
   const StorageEnds storage_ends{storage};
   CACHALOT_TRY(storage.start(pool, keeper->keeper(), metrics));
   CACHALOT_TRY(announce(options, pool, *keeper, json));
+  // Engines are served all the same.
+  if (const Status told = tell_ready(); !told) {
+    base::log(base::LogLevel::kWarn, "serve", "the service manager was not told: %s",
+              told.error().message);
+  }
   const std::unique_ptr<events::Publisher> publisher = options.events.start(pool, keeper->keeper());
   const auto now_and_then = [&] {
     storage.join_when_ready();
