@@ -57,7 +57,10 @@ TEST_P(SharedStorageTest, ABlockIsFoundOnceAnotherHostHasPutIt) {
   start();
   const std::vector<BlockHash> hashes = chain(1, 20);
   put_elsewhere(hashes);
-  disk_.objects.clear();
+  {
+    const std::lock_guard lock(disk_.mutex);
+    disk_.objects.clear();
+  }
   EXPECT_EQ(prefetch(hashes).in_pool, 0u);
   {
     const std::lock_guard lock(disk_.mutex);
