@@ -20,7 +20,8 @@ static_assert(kNewsBytes == 56 && kWantedBytes == 40);
 template <class Block>
 void put_blocks(BodyWriter& body, std::span<const Block> blocks) {
   std::vector<Block> plain(blocks.size());
-  std::memset(static_cast<void*>(plain.data()), 0, plain.size() * sizeof(Block));  // padding, too
+  if (!plain.empty())
+    std::memset(static_cast<void*>(plain.data()), 0, plain.size() * sizeof(Block));  // padding, too
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if constexpr (requires { blocks[i].key; }) plain[i].key = blocks[i].key;
     if constexpr (requires { blocks[i].hash; }) plain[i].hash = blocks[i].hash;
