@@ -366,6 +366,7 @@ TEST_P(ArchiveTest, FetchedBlocksThatNobodyUsedAreCounted) {
   start();
   prefetch(wanted), prefetch(unwanted);
   EXPECT_EQ(load(wanted), 10u);
+  drain();  // a block that came and went between two looks is not counted
   for (std::uint64_t name = 3; name < 12; ++name) store(chain(name, 10));
   drain();
   const ArchiveCounts counts = archive_->counts();
