@@ -23,6 +23,11 @@ OBJECTS = {
         "cached": "vllm.v1.core.sched.output:CachedRequestData",
     },
     "vllm/held_pages.py": {"self._pool": "vllm.v1.core.block_pool:BlockPool"},
+    "vllm/prefill_times.py": {
+        "request": "vllm.v1.request:Request",
+        "output": "vllm.v1.core.sched.output:SchedulerOutput",
+        "new": "vllm.v1.core.sched.output:NewRequestData",
+    },
     "vllm/weight_updates.py": {
         "Executor": "vllm.v1.executor.abstract:Executor",
         "lora": "vllm.lora.request:LoRARequest",
