@@ -1,17 +1,17 @@
-"""How fast this engine computes prompts: so long, a wait for blocks that it could compute is worth while."""
+"""How long this engine takes to compute prompts. A wait for their blocks is worth so much time, and no more."""
 
 import statistics
 import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, Optional, Tuple
 
-#: Of the latest prompts, and with less the time is of the step and not of the tokens.
+#: So many of the latest prompts count. The time of a shorter one is the time of a step, whatever its number of tokens.
 _PROMPTS, _LEAST_TOKENS = 32, 64
 
 
 class PrefillTimes:
-    """From the step that begins a prompt to the step that finds its first new token: with what else the engine did
-    meanwhile, because a prompt that is computed waits for that, too.
+    """Times go from the step that begins a prompt to the step that finds its first new token. What the engine does
+    meanwhile for other requests is included: a prompt that is computed waits for that, too.
 
     Threads: vLLM's scheduler."""
 
