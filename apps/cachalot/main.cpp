@@ -16,10 +16,7 @@ void add_commands(CLI::App& app, Chosen& chosen) {
   add_lookup(app, chosen);
   add_evict(app, chosen);
   add_hitrate(app, chosen);
-  add_simulate(app, chosen);
-  add_long_prefill(app, chosen);
   add_trace(app, chosen);
-  add_calibrate(app, chosen);
   // For the help: main() starts these before the command line is read.
   for (const Companion& companion : companions()) {
     app.add_subcommand(companion.command, companion.description);
