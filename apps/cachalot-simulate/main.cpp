@@ -4,7 +4,7 @@
 namespace cachalot::apps {
 namespace {
 
-void add_commands(CLI::App& app, Chosen& chosen) {
+void add_commands(Command& app, Chosen& chosen) {
   add_simulate(app, chosen);
   add_long_prefill(app, chosen);
   add_calibrate(app, chosen);

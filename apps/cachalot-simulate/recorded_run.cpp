@@ -286,7 +286,7 @@ sched::GpuSpec with_link(sched::GpuSpec gpu, const RecordedRunFlags& flags) {
   return gpu;
 }
 
-void add_recorded_run_flags(CLI::App& command, RecordedRunFlags& flags, std::uint64_t& colocated) {
+void add_recorded_run_flags(Command& command, RecordedRunFlags& flags, std::uint64_t& colocated) {
   if (command.get_option_no_throw("--colocated") == nullptr) {
     command
         .add_option(
@@ -324,12 +324,12 @@ std::vector<std::string> inputs_of(const RecordedRunFlags& flags, const std::str
   return inputs;
 }
 
-Status check_recorded_run_flags(const CLI::App& command) {
+Status check_recorded_run_flags(const Command& command) {
   constexpr std::string_view kUsed[] = {
       "--trace",        "--trace-format", "--profile",    "--meta",      "--seconds",
       "--tp-link-gb-s", "--tp-link-us",   "--compare",    "--colocated", "--csv",
       "--json",         "--ttft-slo-ms",  "--tbt-slo-ms", "--cluster"};
-  for (const CLI::Option* const option : command.get_options()) {
+  for (const Flag* const option : command.get_options()) {
     const std::string name = option->get_name();
     if (option->count() == 0 || std::ranges::find(kUsed, name) != std::end(kUsed)) continue;
     return Error::make(Code::kInvalidArgument,
@@ -338,7 +338,7 @@ Status check_recorded_run_flags(const CLI::App& command) {
   return {};
 }
 
-Status check_trace_flags(const CLI::App& command) {
+Status check_trace_flags(const Command& command) {
   for (const char* const name : {"--meta", "--seconds", "--compare"}) {
     if (command.get_option(name)->count() == 0) continue;
     return Error::make(Code::kInvalidArgument,

@@ -5,7 +5,7 @@
 namespace cachalot::apps {
 namespace {
 
-void add_commands(CLI::App& app, Chosen& chosen) {
+void add_commands(Command& app, Chosen& chosen) {
   add_replay(app, chosen);
   add_tiers(app, chosen);
   add_serve(app, chosen);

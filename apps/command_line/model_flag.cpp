@@ -18,11 +18,11 @@ std::string check_model(const std::string& text) {
 
 }  // namespace
 
-CLI::Option* add_model_flag(CLI::App& command, std::string& model, const std::string& text) {
+Flag* add_model_flag(Command& command, std::string& model, const std::string& text) {
   return command
       .add_option("--model", model, text + "; a name (" + geometry::model_choices() + ")")
       ->type_name("NAME|DIMENSIONS")
-      ->check(CLI::Validator(check_model, ""));
+      ->check(Validator(check_model, ""));
 }
 
 }  // namespace cachalot::apps

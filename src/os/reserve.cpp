@@ -20,7 +20,7 @@
 namespace cachalot::os {
 namespace {
 
-constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
+constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
 
 Error no_space(const char* path, std::uint64_t wanted, std::uint64_t available) {
   Error error =
@@ -32,7 +32,7 @@ Error no_space(const char* path, std::uint64_t wanted, std::uint64_t available) 
 
 std::uint64_t product(std::uint64_t a, std::uint64_t b) {
   std::uint64_t result = 0;
-  return __builtin_mul_overflow(a, b, &result) ? kUnlimited : result;
+  return __builtin_mul_overflow(a, b, &result) ? kNoLimit : result;
 }
 
 std::uint64_t free_huge_page_bytes(std::uint64_t page_bytes) {
@@ -41,18 +41,18 @@ std::uint64_t free_huge_page_bytes(std::uint64_t page_bytes) {
                 "/sys/kernel/mm/hugepages/hugepages-%" PRIu64 "kB/free_hugepages",
                 page_bytes / 1024);
   std::FILE* file = std::fopen(name, "re");
-  if (file == nullptr) return kUnlimited;
+  if (file == nullptr) return kNoLimit;
   std::uint64_t pages = 0;
   const bool read = std::fscanf(file, "%" SCNu64, &pages) == 1;
   std::fclose(file);
-  return read ? product(pages, page_bytes) : kUnlimited;
+  return read ? product(pages, page_bytes) : kNoLimit;
 }
 
 // What the file may grow to; for file systems on disk only what they say themselves.
 std::uint64_t available_bytes(const struct statfs& fs) {
   const auto block_bytes = static_cast<std::uint64_t>(fs.f_bsize);
   // No blocks: a memfd's internal mount, or a mount without a limit.
-  std::uint64_t result = fs.f_blocks == 0 ? kUnlimited : product(fs.f_bavail, block_bytes);
+  std::uint64_t result = fs.f_blocks == 0 ? kNoLimit : product(fs.f_bavail, block_bytes);
   if (fs.f_type == TMPFS_MAGIC) result = std::min(result, available_machine_bytes());
   if (fs.f_type == HUGETLBFS_MAGIC) result = std::min(result, free_huge_page_bytes(block_bytes));
   return result;

@@ -36,7 +36,7 @@
 namespace cachalot::apps {
 namespace {
 
-struct Options {
+struct ServeOptions {
   Paths paths;
   bool create = false;
   bool allow_foreign_pool = false;
@@ -145,13 +145,13 @@ Status check_same(const pool::Geometry& wanted, const pool::Geometry& found, con
 }
 
 // Opens a pool that another process may be making just now.
-Result<pool::Pool> open_when_made(const Options& options) {
+Result<pool::Pool> open_when_made(const ServeOptions& options) {
   constexpr std::uint32_t kPatienceMs = 2000;
   return pool::open_when_made(options.paths, {.allow_foreign = options.allow_foreign_pool},
                               kPatienceMs);
 }
 
-Result<pool::Pool> create_or_open(const Options& options) {
+Result<pool::Pool> create_or_open(const ServeOptions& options) {
   if (!options.create && options.standby) return open_when_made(options);
   if (!options.create)
     return pool::Pool::open(options.paths, {.allow_foreign = options.allow_foreign_pool});
@@ -174,7 +174,7 @@ Result<pool::Pool> create_or_open(const Options& options) {
 
 // Whether a standby goes on waiting after this error of create_or_open(). A file may come, and be finished,
 // between that and a look at it: a missing one is an error where the first device's was there before.
-bool may_come(const Options& options, Code code, pool::Making making, bool was_there) {
+bool may_come(const ServeOptions& options, Code code, pool::Making making, bool was_there) {
   const bool is_absent = making == pool::Making::kAbsent;
   if (code == Code::kBusy) return !(options.create && is_absent);
   return code == Code::kNotFound && !options.create && (is_absent || !was_there);
@@ -182,7 +182,7 @@ bool may_come(const Options& options, Code code, pool::Making making, bool was_t
 
 // The pool of a standby, which may begin before the keeper that makes it: waited for without an end, and
 // said so. Nothing where a signal came first.
-Result<std::optional<pool::Pool>> wait_for_pool(const Options& options) {
+Result<std::optional<pool::Pool>> wait_for_pool(const ServeOptions& options) {
   constexpr auto kPause = std::chrono::milliseconds(10);
   bool is_told = false, was_there = false;
   while (!stop_requested.load(std::memory_order_relaxed)) {
@@ -201,7 +201,7 @@ Result<std::optional<pool::Pool>> wait_for_pool(const Options& options) {
   return std::optional<pool::Pool>();
 }
 
-Status announce(const Options& options, const pool::Pool& pool, pool::PoolKeeper& keeper,
+Status announce(const ServeOptions& options, const pool::Pool& pool, pool::PoolKeeper& keeper,
                 Output& json) {
   const pool::Geometry& geometry = pool.access().geometry;
   const std::uint32_t epoch = keeper.keeper().epoch();
@@ -269,7 +269,7 @@ Result<pool::NamespacePriority> parse_priority(const std::string& text) {
                                  static_cast<std::uint32_t>(number[0] - '0')};
 }
 
-Result<pool::KeeperOptions> keeper_options_of(const Options& options) {
+Result<pool::KeeperOptions> keeper_options_of(const ServeOptions& options) {
   pool::KeeperOptions keeper_options;
   keeper_options.policy = options.policy;
   keeper_options.ttl_ns = options.ttl_s * 1'000'000'000;
@@ -292,7 +292,7 @@ Result<pool::KeeperOptions> keeper_options_of(const Options& options) {
   return keeper_options;
 }
 
-Result<std::optional<pool::PoolKeeper>> become_keeper(const Options& options, pool::Pool& pool,
+Result<std::optional<pool::PoolKeeper>> become_keeper(const ServeOptions& options, pool::Pool& pool,
                                                       const pool::KeeperOptions& keeper_options) {
   if (options.standby) {
     print_now(human_output(options.json), "standby pid=" + std::to_string(os::own_pid()) +
@@ -313,7 +313,7 @@ struct StorageEnds {
   ~StorageEnds() { storage.end(); }
 };
 
-Status serve(Options& options, pool::Pool& pool, const pool::KeeperOptions& keeper_options,
+Status serve(ServeOptions& options, pool::Pool& pool, const pool::KeeperOptions& keeper_options,
              node::MetricsServer* metrics, ServedStorage& storage, Output& json) {
   CACHALOT_TRY_ASSIGN(std::optional<pool::PoolKeeper> keeper,
                       of_pool(options.paths, become_keeper(options, pool, keeper_options)));
@@ -341,7 +341,7 @@ Status serve(Options& options, pool::Pool& pool, const pool::KeeperOptions& keep
   return {};
 }
 
-Status serve(Options& options) {
+Status serve(ServeOptions& options) {
   CACHALOT_TRY_ASSIGN(const pool::KeeperOptions keeper_options, keeper_options_of(options));
   base::set_log_level(log_level_of(options.log_level));
   (void)os::raise_descriptor_limit();  // segments of storage, subscribers, scrapes
@@ -368,20 +368,20 @@ Status serve(Options& options) {
   return serve(options, pool, keeper_options, metrics.get(), storage, json);
 }
 
-int run(Options& options) {
+int run_serve(ServeOptions& options) {
   const Status status = serve(options);
   return status ? kExitDone : fail(status.error());
 }
 
 }  // namespace
 
-void add_serve(CLI::App& app, Chosen& chosen) {
-  auto options = std::make_shared<Options>();
-  CLI::App* const command = app.add_subcommand(
+void add_serve(Command& app, Chosen& chosen) {
+  auto options = std::make_shared<ServeOptions>();
+  Command* const command = app.add_subcommand(
       "serve",
       "runs the keeper of a pool in the foreground, until SIGINT, SIGTERM or `cachalot stop`");
   add_pool_flag(*command, options->paths);
-  CLI::Option* const create = command->add_flag(
+  Flag* const create = command->add_flag(
       "--create", options->create,
       "create the pool if it does not exist; an existing pool must have this geometry");
   add_foreign_flag(*command, options->allow_foreign_pool);
@@ -424,8 +424,8 @@ void add_serve(CLI::App& app, Chosen& chosen) {
       ->transform(number(0, 86'400'000))
       ->capture_default_str();
   options->events.add(*command);
-  CLI::Option* const standby = command->add_flag(
-      "--standby", options->standby, "wait until the pool has no live keeper, then take over");
+  Flag* const standby = command->add_flag("--standby", options->standby,
+                                          "wait until the pool has no live keeper, then take over");
   command
       ->add_flag("--take-over", options->take_over,
                  "take over even from a live keeper, if it hangs")
@@ -435,14 +435,14 @@ void add_serve(CLI::App& app, Chosen& chosen) {
   add_peer_flags(*command, options->peers);
   command->add_option("--log-level", options->log_level, "log on stderr")
       ->type_name("NAME")
-      ->check(CLI::IsMember(std::vector<std::string>(kLogLevels.begin(), kLogLevels.end())))
+      ->check(one_of(std::vector<std::string>(kLogLevels.begin(), kLogLevels.end())))
       ->capture_default_str();
   command
       ->add_option("--json", options->json,
                    "write the ready line as JSON to FILE, or to stdout for -")
       ->type_name("FILE");
   add_geometry_flags(*command, options->geometry);
-  for (CLI::Option* option : command->get_options()) {
+  for (Flag* option : command->get_options()) {
     if (option->get_group() == "Geometry") option->needs(create);
   }
   command->footer(
@@ -451,7 +451,7 @@ void add_serve(CLI::App& app, Chosen& chosen) {
       "         cachalot serve --pool /dev/shm/kv --kv-events tcp://*:5557 --kv-events-replay "
       "tcp://*:5558\n"
       "         cachalot serve --pool /dev/shm/kv --storage file:/ssd/kv --storage-capacity 1TiB");
-  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+  command->callback([options, &chosen] { chosen.run = [options] { return run_serve(*options); }; });
 }
 
 }  // namespace cachalot::apps
