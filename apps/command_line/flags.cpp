@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -140,6 +141,8 @@ template Flag* Command::add_option(const std::string&, std::string&, const std::
 template Flag* Command::add_option(const std::string&, std::vector<std::string>&,
                                    const std::string&);
 template Flag* Command::add_option(const std::string&, std::uint32_t&, const std::string&);
+template Flag* Command::add_option(const std::string&, std::optional<std::uint32_t>&,
+                                   const std::string&);
 template Flag* Command::add_option(const std::string&, std::uint64_t&, const std::string&);
 template Flag* Command::add_option(const std::string&, double&, const std::string&);
 
