@@ -7,7 +7,6 @@ namespace {
 
 void add_commands(Command& app, Chosen& chosen) {
   add_replay(app, chosen);
-  add_tiers(app, chosen);
   add_serve(app, chosen);
   add_stop(app, chosen);
   add_pool(app, chosen);

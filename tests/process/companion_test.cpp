@@ -70,7 +70,7 @@ TEST_F(CompanionTest, AProgramOfSeveralCommandsIsToldWhichOne) {
               "libexec/cachalot/cachalot-memory: " + command + " --help\n");
   }
   put_program("libexec/cachalot/cachalot-simulate");
-  for (const std::string command : {"calibrate", "long-prefill", "simulate"}) {
+  for (const std::string command : {"calibrate", "long-prefill", "simulate", "tiers"}) {
     EXPECT_EQ(run_copy(command + " --help").out,
               "libexec/cachalot/cachalot-simulate: " + command + " --help\n");
   }
