@@ -5,8 +5,6 @@
 
 namespace cachalot::base {
 
-inline constexpr std::uint64_t kNsPerS = 1'000'000'000;
-
 class Clock {
  public:
   virtual ~Clock() = default;

@@ -8,7 +8,7 @@
 #include <atomic>
 #include <vector>
 
-#include "client/counters.h"
+#include "client/hit_rate/counters.h"
 #include "client/session.h"
 #include "memory/fused_hash.h"
 

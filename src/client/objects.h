@@ -10,7 +10,7 @@
 #include <shared_mutex>
 
 #include "block_hash/block_hash.h"
-#include "client/counters.h"
+#include "client/hit_rate/counters.h"
 #include "client/session.h"
 
 namespace cachalot::client {

@@ -19,8 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/counters.h"
 #include "client/damaged_blocks.h"
+#include "client/hit_rate/counters.h"
 #include "client/hit_rate/prompt_counts.h"
 #include "client/turn_lock.h"
 #include "kv/cuda/gpus.h"

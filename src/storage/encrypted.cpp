@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "block_hash/block_hash.h"
-#include "storage/file/aligned_bytes.h"
+#include "storage/aligned_bytes.h"
 
 namespace cachalot::storage {
 namespace {

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/counters.h"
+#include "client/hit_rate/counters.h"
 
 namespace cachalot::client {
 

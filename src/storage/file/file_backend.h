@@ -26,8 +26,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "storage/aligned_bytes.h"
 #include "storage/backend.h"
-#include "storage/file/aligned_bytes.h"
 #include "storage/file/directory.h"
 #include "storage/file/io_batch.h"
 #include "storage/file/segment.h"

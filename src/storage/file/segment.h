@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "os/file_descriptor.h"
-#include "storage/file/aligned_bytes.h"
+#include "storage/aligned_bytes.h"
 #include "storage/file/directory.h"
 #include "storage/file/io_batch.h"
 #include "storage/object.h"

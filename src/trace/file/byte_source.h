@@ -8,8 +8,10 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace cachalot::trace {
 
@@ -30,5 +32,27 @@ class ByteSource {
 
 // The path as messages show it: its last hundred characters.
 std::string shown_path(const std::string& path);
+
+// A source whose beginning has been looked at: it is read again from there, and an error met while
+// looking comes in its place.
+class PeekedSource final : public ByteSource {
+ public:
+  static constexpr std::size_t kPeekedBytes = std::size_t{64} << 10;
+
+  // Waits, at a pipe, for `bytes` or the end.
+  explicit PeekedSource(std::unique_ptr<ByteSource> source, std::size_t bytes = kPeekedBytes);
+
+  // Valid until read().
+  std::string_view beginning() const { return beginning_; }
+  // Before read(): leaves out so many bytes of the beginning.
+  void pass_over(std::size_t bytes) { given_ = bytes; }
+  Result<std::size_t> read(std::span<char> to) override;
+
+ private:
+  std::unique_ptr<ByteSource> source_;
+  std::string beginning_;
+  std::size_t given_ = 0;
+  std::optional<Error> error_;
+};
 
 }  // namespace cachalot::trace

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "trace/file/peeked_source.h"
+#include "trace/file/byte_source.h"
 #include "trace/request/request_reader.h"
 
 namespace cachalot::trace {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "transfer/strided/copy_pieces.h"
-
 namespace cachalot::transfer {
 
 ByteStream::ByteStream(Strided stream) : bytes_(stream.bytes()) {

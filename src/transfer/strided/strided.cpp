@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "transfer/strided/copy_pieces.h"
-
 namespace cachalot::transfer {
 namespace {
 
