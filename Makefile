@@ -21,11 +21,11 @@ DEMO_VLLM_ARGS ?=
 DEMO_SGLANG_ARGS ?=
 CACHALOT := build/release/apps/cachalot/cachalot
 
-# g++ if it is version 12 or later, else g++-12 (Ubuntu 22.04). Looked up when a build starts, after
-# the setup; CXX=... on the command line or in the environment wins.
+# c++ if it is version 12 or later, else g++-12 (Ubuntu 22.04). Looked up when a build starts, after the setup; CXX=... on
+# the command line or in the environment wins. c++ is also what `pip install .` takes: what one has compiled, the other has.
 ifeq ($(origin CXX),default)
-  CXX = $(shell v=$$(g++ -dumpversion 2>/dev/null | cut -d. -f1); \
-    if [ "$${v:-0}" -ge 12 ] || ! command -v g++-12 >/dev/null; then echo g++; else echo g++-12; fi)
+  CXX = $(shell v=$$(c++ -dumpversion 2>/dev/null | cut -d. -f1); \
+    if [ "$${v:-0}" -ge 12 ] || ! command -v g++-12 >/dev/null; then echo c++; else echo g++-12; fi)
 endif
 
 # What clang-format looks at; paths without spaces.
@@ -228,7 +228,7 @@ coverage: setup-dev ## line coverage of src/, tests left out
 	find build/coverage -name '*.gcda' -delete
 	ctest --preset coverage -j$(TEST_JOBS) $(TEST_ARGS)
 	gcovr --root . --filter 'src/' --exclude '.*_(test|bench)\.cpp' -j $(JOBS) \
-	  --gcov-executable $(subst g++,gcov,$(notdir $(CXX))) --print-summary \
+	  --gcov-executable $(subst c++,gcov,$(subst g++,gcov,$(notdir $(CXX)))) --print-summary \
 	  --txt build/coverage/coverage.txt build/coverage
 	@cat build/coverage/coverage.txt
 
