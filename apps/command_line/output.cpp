@@ -146,8 +146,9 @@ Status write_together(std::vector<OutputText> texts) {
     for (const OutputText& each : texts) {
       if (each.output->is_file()) CACHALOT_TRY(each.output->prepare(each.text.size()));
     }
-    std::ranges::stable_partition(
-        texts, [](const OutputText& each) { return each.output->keeps_nothing(); });
+    // Not std::ranges: clang 14 does not compile GCC 12's.
+    std::stable_partition(texts.begin(), texts.end(),
+                          [](const OutputText& each) { return each.output->keeps_nothing(); });
     for (const OutputText& each : texts) {
       CACHALOT_TRY(each.output->is_file() ? each.output->write_all(each.text)
                                           : write_stdout(each.text));
