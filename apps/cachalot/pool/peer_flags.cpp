@@ -70,6 +70,12 @@ void add_peer_flags(CLI::App& command, PeerFlags& flags) {
       ->group(kGroup)
       ->needs(peers);
   command
+      .add_flag("--keep-peer-copies", flags.keeps_copies,
+                "evict blocks that came from peers as any other (default: before those of this "
+                "host, until a second prompt uses them)")
+      ->group(kGroup)
+      ->needs(peers);
+  command
       .add_option(
           "--cluster-key-file", flags.key_file,
           "peers have to have the same key, which also encrypts tcp: addresses; the file has 32 "

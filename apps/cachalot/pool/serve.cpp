@@ -272,6 +272,7 @@ Result<pool::NamespacePriority> parse_priority(const std::string& text) {
 Result<pool::KeeperOptions> keeper_options_of(const Options& options) {
   pool::KeeperOptions keeper_options;
   keeper_options.policy = options.policy;
+  keeper_options.copies_first = options.peers.is_given() && !options.peers.keeps_copies;
   keeper_options.ttl_ns = options.ttl_s * 1'000'000'000;
   keeper_options.max_grants = options.max_grants;
   keeper_options.suspect_after_ns = options.suspect_after_ms * 1'000'000;

@@ -249,6 +249,9 @@ void add_host_flags(CLI::App& command, Flags& flags, CLI::Option* pool) {
                     "each host reads blocks that the pools of the others have, over tcp:127.0.0.1")
           ->needs(count)
           ->group(kGroup);
+  command.add_flag("--keep-peer-copies", hosts.keeps_copies, "as of serve")
+      ->needs(peers)
+      ->group(kGroup);
   CLI::Option* const networks =
       command
           .add_flag(

@@ -47,7 +47,8 @@ const char* host_policy_name(HostPolicy policy);
 struct HostOptions {
   std::uint32_t count = 0;  // 0: one pool
   HostPolicy policy = HostPolicy::kRoundRobin;
-  bool has_peers = false;  // each keeper reads from the pools of the others
+  bool has_peers = false;     // each keeper reads from the pools of the others
+  bool keeps_copies = false;  // KeeperOptions::copies_first is off
   // Each request begins after the one before has ended and all hosts know of its blocks: the hits repeat.
   bool is_in_order = false;
   bool has_networks = false;           // peers speak over links of their own (host_network.h)
