@@ -75,7 +75,7 @@ class RecordedRuns(Folder):
         self.refused(recorded(RUNS[0], colocated=2), "a recorded run is of one engine")
         kwargs = {"model": "gpt-9", "max_num_seqs": 8, "max_num_batched_tokens": 64}
         unknown = self.file("m.json", json.dumps({"engine_kwargs": kwargs}))
-        self.refused(recorded(RUNS[0], meta=unknown), 'model "gpt-9" has no dimensions here')
+        self.refused(recorded(RUNS[0], meta=unknown), 'model: gpt-9 is unknown')
         kwargs["model"] = "Qwen/Qwen3-32B"
         other = self.file("m.json", json.dumps({"engine_kwargs": kwargs}))
         self.refused(recorded(RUNS[0], meta=other), "it is of Llama-3.1-8B, but the run is of")

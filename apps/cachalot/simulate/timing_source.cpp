@@ -78,7 +78,9 @@ void add_timing_flags(CLI::App& command, TimingFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* type, const char* text) {
     return command.add_option(name, value, text)->type_name(type);
   };
-  add("--model", flags.model, "NAME", "the model that is served")->default_str(kDefaultModel);
+  add("--model", flags.model, "NAME",
+      "the model that is served: any dense one of those that hitrate --help names")
+      ->default_str(kDefaultModel);
   add("--hardware", flags.hardware, "[Nx]GPU", "the GPUs of an instance")
       ->default_str(kDefaultHardware);
   add("--calibration", flags.calibration, "FILE",

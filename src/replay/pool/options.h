@@ -4,6 +4,7 @@
 #include <cachalot/result.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -74,6 +75,8 @@ struct ReplayOptions {
   bool skip_bad_lines = false;
   trace::TraceFormat trace_format = trace::TraceFormat::kAuto;
   std::optional<trace::SyntheticPrefix> synthetic_prefix = {};  // for a trace without block ids
+  double time_unit_ms = 0;                                      // as trace::RequestTraceOptions
+  std::function<void(const std::string&)> warn = {};            // likewise
   // As pool::CreateOptions::paths; they must not exist, and do not when the replay is over.
   // None: memfds.
   std::vector<std::string> pool_paths;
