@@ -8,6 +8,7 @@
 #include "node/metrics/http_server.h"
 #include "node/metrics/keeper_pulse.h"
 #include "node/metrics/pool_metrics.h"
+#include "node/metrics/status_page.h"
 
 namespace cachalot::node {
 namespace {
@@ -98,9 +99,10 @@ HttpAnswer MetricsServer::Impl::answer(const HttpRequest& request) {
   if (request.path == "/readyz" || request.path == "/health") return readiness();
   if (request.path == "/livez") return liveness();
   if (request.path == "/status") return status();
+  if (request.path == "/") return {200, "text/html; charset=utf-8", kStatusPage};
   if (request.path == "/version") return {200, kJson, kVersionJson};
   return {404, kPlainText,
-          "expected GET /metrics, /livez, /readyz, /health, /status or /version\n"};
+          "expected GET /, /metrics, /livez, /readyz, /health, /status or /version\n"};
 }
 
 Result<std::unique_ptr<MetricsServer>> MetricsServer::listen(const ListenAddress& address,

@@ -5,6 +5,7 @@
 //   GET /health   the same
 //   GET /livez    200; 503: the keeper rules, and its thread hangs
 //   GET /status   200: the pool as JSON, as show_status() has it; 503: what /readyz says
+//   GET /         200: a page that shows /status
 //   GET /version  200: {"version", "pool_format"}
 //
 // A thread of its own answers, from what keeper and clients publish in the pool: the keeper's thread neither

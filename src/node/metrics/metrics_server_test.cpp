@@ -137,7 +137,8 @@ TEST_F(MetricsServerTest, DescribesEachFamilyOnceAndEndsItsNameWithItsUnit) {
 TEST_F(MetricsServerTest, SaysWhatItHasToAnyOtherPath) {
   const Answer answer = get("/health/");
   EXPECT_EQ(answer.status, 404);
-  EXPECT_EQ(answer.body, "expected GET /metrics, /livez, /readyz, /health, /status or /version\n");
+  EXPECT_EQ(answer.body,
+            "expected GET /, /metrics, /livez, /readyz, /health, /status or /version\n");
 }
 
 TEST_F(MetricsServerTest, IsReadyOnlyWhileItsKeeperRulesAndAliveAlsoWhileItWaits) {
