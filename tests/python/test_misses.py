@@ -60,6 +60,31 @@ def test_an_engine_with_another_kv_dtype(small_pool):
     assert causes(small_pool)["other_namespace"] == "namespaces 1 and 2 share no block: they differ in kv (auto, fp8)"
 
 
+def geometry(**fields):
+    return cachalot.KvGeometry(**{**GEOMETRY.__getstate__(), **fields})
+
+
+def test_an_engine_with_more_ranks(small_pool):
+    one = cachalot.Client(pool=small_pool, model=MODEL.format(kv="auto"), geometry=GEOMETRY)
+    two = cachalot.Client(pool=small_pool, model=MODEL.format(kv="auto"), geometry=geometry(kv_heads=1, tp_size=2))
+    with one, two:
+        two.lookup(two.hash_tokens(tokens_of(1, 32)))
+    assert causes(small_pool)["other_namespace"] == (
+        "namespaces 1 and 2 share no block: they differ in stored heads (2, 1), stored shard (0/1, 0/2)")
+
+
+@pytest.mark.parametrize("one, other", [
+    (("layers=ab", dict(pp_rank=0, pp_size=2)), ("layers=cd", dict(pp_rank=1, pp_size=2, layers=2))),
+    (("layers=ab", {}), ("layers=ab state=ef", dict(block_tokens=1))),
+])
+def test_ranks_and_states_of_one_engine_are_no_cause(small_pool, one, other):
+    for names, fields in (one, other):
+        with cachalot.Client(pool=small_pool, model=f"{MODEL.format(kv='auto')} {names}", geometry=geometry(**fields)) as client:
+            client.lookup(client.hash_tokens(tokens_of(1, 32)))
+    assert len(info(small_pool)["namespaces"]) == 2
+    assert list(causes(small_pool)) == ["never_stored"]
+
+
 def test_storage_that_does_not_answer():
     pool = pool_path()
     keeper = subprocess.Popen(

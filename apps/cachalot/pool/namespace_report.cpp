@@ -62,6 +62,35 @@ std::optional<std::uint64_t> width_of(const Parts& parts) {
   return groups == 0 ? *heads * *head_dim * 2 : *heads / groups * *head_dim * 2;
 }
 
+std::string value_of(const Parts& parts, const std::string& name) {
+  const auto at = parts.find(name);
+  return at == parts.end() ? "none" : at->second;
+}
+
+// Ranks of one engine ("0/2" and "1/2") have namespaces of their own, and so have its layers that keep a state.
+bool are_of_one_engine(Parts& here, Parts& there) {
+  bool are_ranks = false;
+  for (const char* place : {"stored shard", "stored stage"}) {
+    const std::string one = value_of(here, place), other = value_of(there, place);
+    if (one.substr(one.find('/') + 1) != other.substr(other.find('/') + 1)) continue;
+    are_ranks |= one != other;
+    for (Parts* parts : {&here, &there}) parts->erase(place);
+  }
+  if (are_ranks) {
+    for (Parts* parts : {&here, &there}) {
+      parts->erase("layers");  // their names
+      parts->erase("stored layers");
+    }
+  }
+  if (value_of(here, "state") != value_of(there, "state")) {
+    for (Parts* parts : {&here, &there}) {
+      parts->erase("state");
+      std::erase_if(*parts, [](const auto& part) { return part.first.starts_with("stored "); });
+    }
+  }
+  return here == there;
+}
+
 }  // namespace
 
 std::optional<std::uint64_t> block_bytes_of(const std::string& name) {
@@ -82,18 +111,14 @@ std::optional<std::uint64_t> block_bytes_of(const std::string& name) {
 }
 
 std::vector<std::string> differences(const std::string& one, const std::string& other) {
-  const Parts here = all_parts_of(one), there = all_parts_of(other);
+  Parts here = all_parts_of(one), there = all_parts_of(other);
+  if (are_of_one_engine(here, there)) return {};
   Parts all = here;
   all.insert(there.begin(), there.end());
   std::vector<std::string> found;
   for (const auto& [name, ignored] : all) {
-    if (name == "stored shard" || name == "stored stage") continue;
-    const auto value = [&](const Parts& parts) {
-      const auto at = parts.find(name);
-      return at == parts.end() ? std::string("none") : at->second;
-    };
-    if (value(here) == value(there)) continue;
-    found.push_back(name + " (" + value(here) + ", " + value(there) + ")");
+    if (value_of(here, name) == value_of(there, name)) continue;
+    found.push_back(name + " (" + value_of(here, name) + ", " + value_of(there, name) + ")");
   }
   return found;
 }

@@ -20,8 +20,8 @@ inline constexpr double kLeastFilled = 0.9;
 // Bytes of a block of this namespace, by the geometry in its name.
 std::optional<std::uint64_t> block_bytes_of(const std::string& name);
 
-// Parts of their names in which two namespaces differ, as "kv (fp8, auto)". Ranks and pipeline stages do not count: those of
-// one engine differ in them.
+// Parts of their names in which two namespaces differ, as "kv (fp8, auto)". None for ranks, and for layers that keep a state,
+// of one engine.
 std::vector<std::string> differences(const std::string& one, const std::string& other);
 
 // [{"id", "digest", "name"}], with "block_bytes" where the name tells it, and "differs_from" {"id", "in"}: the most
