@@ -10,12 +10,14 @@
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace cachalot::apps {
 
 // The subcommand that the command line chose; main() runs it after parsing.
 struct Chosen {
   std::function<int()> run;
+  std::vector<std::string> arguments;  // of the subcommand
 };
 
 // Each in its own file.

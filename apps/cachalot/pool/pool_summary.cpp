@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "namespace_report.h"
 #include "pool_flags.h"
 #include "values.h"
 
@@ -189,6 +190,13 @@ void print_summary(std::FILE* out, const json& description) {
                        {"over_limit_grants", "over the limit"},
                        {"no_space_namespaces", "namespaces"}},
                       "none"));
+  }
+  for (const json& one : description["misses"]["causes"])
+    row(out, "misses", one["detail"].get<std::string>());
+  if (description.contains("namespaces")) {
+    for (const std::string& warning :
+         fill_warnings(description["namespaces"], number_of(geometry, "block_bytes")))
+      row(out, "warning", warning);
   }
   std::fprintf(out, "all figures: --all, or --json -\n");
 }
