@@ -219,12 +219,13 @@ def test_a_healthy_pool_raises_no_alert(keeper, prometheus):
 
 
 @pytest.fixture
-def storing_keeper():
-    """As keeper, with storage behind the pool, which joins within a second."""
+def storing_keeper(tmp_path):
+    """As keeper, with storage behind the pool, which joins within a second, and peers."""
     pool = pool_path()
     process, ready = start_keeper(pool, "--create", "--block-bytes", str(GEOMETRY.block_bytes),
-                                  "--capacity-blocks", str(CAPACITY), "--storage", "null:")
-    wait_until(lambda: "cachalot_storage_up" in get(ready["metrics"], "/metrics")[0])
+                                  "--capacity-blocks", str(CAPACITY), "--storage", "null:", "--peers",
+                                  f"file:{tmp_path}/peers", "--peer-listen", "tcp:127.0.0.1:0")
+    wait_until(lambda: all(name in get(ready["metrics"], "/metrics")[0] for name in ("cachalot_storage_up", "cachalot_peers")))
     yield pool, ready["metrics"]
     end(process)
     os.unlink(pool)
