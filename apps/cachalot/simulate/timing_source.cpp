@@ -107,9 +107,10 @@ Result<Timing> timing_of(const TimingFlags& flags, const RecordedRunFlags& profi
                        "--decode-memory-gb-s, --decode-overhead-ms: given with measured times, "
                        "expected only with the formula");
   }
-  if (profile.profile.empty() && !(profile.link_gb_s.empty() && profile.link_us.empty())) {
+  if (profile.profile.empty() &&
+      !(profile.link.empty() && profile.link_gb_s.empty() && profile.link_us.empty())) {
     return Error::make(Code::kInvalidArgument,
-                       "--tp-link-gb-s, --tp-link-us: given without --profile");
+                       "--tp-link, --tp-link-gb-s, --tp-link-us: given without --profile");
   }
   std::string model = flags.model, hardware = flags.hardware;
   sched::ProfileTables tables;

@@ -81,6 +81,16 @@ TEST(GpuSpec, IsFoundHoweverItsNameIsWritten) {
   EXPECT_FALSE(find_gpu("H1000").ok());
 }
 
+TEST(GpuSpec, LinksHaveNames) {
+  EXPECT_EQ(find_link("PCIe5")->bytes_per_second, find_gpu("RTXPRO6000")->link_bytes_per_second);
+  EXPECT_EQ(find_link("nvlink-4")->latency_s, find_gpu("H100_SXM")->link_latency_s);
+  const Result<LinkSpec> unknown = find_link("ethernet");
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(std::string(unknown.error().message),
+            "link \"ethernet\" is not known here; expected one of pcie4, pcie5, nvlink3, nvlink4, "
+            "nvlink5");
+}
+
 TEST(GpuSpec, AllReduceMovesTwoSharesOfTheBytes) {
   GpuSpec gpu = *find_gpu("h100_sxm");
   gpu.link_bytes_per_second = 1e9;
