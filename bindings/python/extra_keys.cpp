@@ -34,8 +34,8 @@ ExtraKeyPart part_of(nb::handle part, const std::string& name) {
     return std::string(text, static_cast<std::size_t>(bytes));
   }
   if (PyBytes_Check(object)) {
-    const auto* const first = reinterpret_cast<const std::uint8_t*>(PyBytes_AS_STRING(object));
-    return std::vector<std::uint8_t>(first, first + PyBytes_GET_SIZE(object));
+    const auto* const first = reinterpret_cast<const std::uint8_t*>(PyBytes_AsString(object));
+    return std::vector<std::uint8_t>(first, first + PyBytes_Size(object));
   }
   if (!PyLong_Check(object) || PyBool_Check(object))
     refuse_type(part, name + ": ", "a str, bytes or int");

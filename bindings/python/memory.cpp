@@ -84,7 +84,7 @@ nb::object entry_of(nb::handle array, const char* key, const std::string& name) 
 }
 
 bool is_pair(nb::handle object) {
-  return PyTuple_Check(object.ptr()) && PyTuple_GET_SIZE(object.ptr()) == 2;
+  return PyTuple_Check(object.ptr()) && PyTuple_Size(object.ptr()) == 2;
 }
 
 // An int, also negative. Raises InvalidArgumentError: more than 63 bits; TypeError: no int.

@@ -196,7 +196,7 @@ std::string path(nb::handle object, const char* name) {
   const nb::object bytes =
       PyBytes_Check(given.ptr()) ? given : nb::steal(PyUnicode_EncodeFSDefault(given.ptr()));
   if (!bytes.is_valid()) throw nb::python_error();
-  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
+  return {PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))};
 }
 
 std::uint64_t whole_number(nb::handle object, const char* name, std::uint64_t most) {
