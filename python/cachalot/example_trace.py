@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-# The first 300 requests of the conversation trace published with Mooncake (FAST '25), under Apache-2.0.
-PATH = Path(__file__).parent / "traces" / "conversation_300.jsonl.gz"
+# The first 1,000 requests of the conversation trace published with Mooncake (FAST '25), under Apache-2.0.
+PATH = Path(__file__).parent / "traces" / "conversation_1000.jsonl.gz"
 
 if __name__ == "__main__":
     print(PATH)
