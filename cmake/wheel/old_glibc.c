@@ -25,31 +25,34 @@ uint32_t arc4random(void) {
 // Of 2.32: "KILL" of 9, as the end of a child is told.
 const char* sigabbrev_np(int signal) {
   static const char* const kNames[] = {
-      [SIGHUP] = "HUP",   [SIGINT] = "INT",   [SIGQUIT] = "QUIT", [SIGILL] = "ILL",   [SIGTRAP] = "TRAP",
-      [SIGABRT] = "ABRT", [SIGBUS] = "BUS",   [SIGFPE] = "FPE",   [SIGKILL] = "KILL", [SIGUSR1] = "USR1",
-      [SIGSEGV] = "SEGV", [SIGUSR2] = "USR2", [SIGPIPE] = "PIPE", [SIGALRM] = "ALRM", [SIGTERM] = "TERM",
-      [SIGXCPU] = "XCPU", [SIGXFSZ] = "XFSZ", [SIGSYS] = "SYS"};
+      [SIGHUP] = "HUP",   [SIGINT] = "INT",   [SIGQUIT] = "QUIT", [SIGILL] = "ILL",
+      [SIGTRAP] = "TRAP", [SIGABRT] = "ABRT", [SIGBUS] = "BUS",   [SIGFPE] = "FPE",
+      [SIGKILL] = "KILL", [SIGUSR1] = "USR1", [SIGSEGV] = "SEGV", [SIGUSR2] = "USR2",
+      [SIGPIPE] = "PIPE", [SIGALRM] = "ALRM", [SIGTERM] = "TERM", [SIGXCPU] = "XCPU",
+      [SIGXFSZ] = "XFSZ", [SIGSYS] = "SYS"};
   return signal >= 0 && signal < (int)(sizeof(kNames) / sizeof(kNames[0])) ? kNames[signal] : NULL;
+}
+
+static pthread_once_t looked_up = PTHREAD_ONCE_INIT;
+static int (*own)(pthread_cond_t*, pthread_mutex_t*, clockid_t, const struct timespec*);
+
+static void look_up(void) {
+  *(void**)&own = dlsym(RTLD_DEFAULT, "pthread_cond_clockwait");
 }
 
 // The C library's own where it has one. Before 2.30 a wait is by the clock of the day. Coming back early is allowed, and the
 // caller looks at its own clock: so a wait ends after a second at most, whatever happens to the clock of the day.
 int cachalot_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                             const struct timespec* until) {
-  typedef int Wait(pthread_cond_t*, pthread_mutex_t*, clockid_t, const struct timespec*);
-  static Wait* volatile own = NULL;
-  static volatile int is_known = 0;
-  if (!is_known) {
-    own = (Wait*)dlsym(RTLD_DEFAULT, "pthread_cond_clockwait");
-    is_known = 1;
-  }
+  pthread_once(&looked_up, look_up);
   if (own != NULL) return own(condition, mutex, clock, until);
 
   const int64_t kSecond = 1000000000;
   struct timespec now;
   if (clock_gettime(clock, &now) != 0) return EINVAL;
-  int64_t left = (until->tv_sec - now.tv_sec > 1) ? kSecond
-                 : (until->tv_sec - now.tv_sec) * kSecond + until->tv_nsec - now.tv_nsec;
+  const time_t seconds = until->tv_sec - now.tv_sec;
+  if (seconds < -1) return ETIMEDOUT;
+  int64_t left = seconds > 1 ? kSecond : seconds * kSecond + until->tv_nsec - now.tv_nsec;
   if (left <= 0) return ETIMEDOUT;
   if (left > kSecond) left = kSecond;
   clock_gettime(CLOCK_REALTIME, &now);

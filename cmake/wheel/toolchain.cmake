@@ -15,6 +15,7 @@ set(OPENSSL_USE_STATIC_LIBS ON)
 foreach(language C CXX)
   set(CMAKE_${language}_FLAGS_INIT "-include ${CMAKE_CURRENT_LIST_DIR}/old_glibc.h")
 endforeach()
+# GCC looks for libraries beside itself before it looks into the sysroot; -B comes before both.
 foreach(kind EXE SHARED MODULE)
-  set(CMAKE_${kind}_LINKER_FLAGS_INIT "-static-libstdc++ -Wl,--exclude-libs,libstdc++.a")
+  set(CMAKE_${kind}_LINKER_FLAGS_INIT "-B${CACHALOT_WHEEL_ROOT}/usr/lib/x86_64-linux-gnu -static-libstdc++ -Wl,--exclude-libs,libstdc++.a")
 endforeach()
