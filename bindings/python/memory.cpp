@@ -9,6 +9,7 @@
 
 #include "error.h"
 #include "numbers.h"
+#include "sequence.h"
 
 namespace cachalot::python {
 namespace {
@@ -107,9 +108,8 @@ std::vector<std::int64_t> numbers_of(nb::handle tuple, const std::string& name) 
     refuse_type(tuple, name + ": ", "a tuple of ints");
   }
   std::vector<std::int64_t> all;
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.ptr()); ++i) {
-    const nb::object item =
-        nb::borrow(PySequence_Fast_GET_ITEM(items.ptr(), i));  // __index__ may do anything
+  for (Py_ssize_t i = 0; i < fast_size(items); ++i) {
+    const nb::object item = nb::borrow(fast_item(items, i));  // __index__ may do anything
     all.push_back(signed_number(item, name));
   }
   return all;
