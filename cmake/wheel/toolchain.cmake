@@ -19,3 +19,4 @@ endforeach()
 foreach(kind EXE SHARED MODULE)
   set(CMAKE_${kind}_LINKER_FLAGS_INIT "-B${CACHALOT_WHEEL_ROOT}/usr/lib/x86_64-linux-gnu -static-libstdc++ -Wl,--exclude-libs,libstdc++.a")
 endforeach()
+string(APPEND CMAKE_SHARED_LINKER_FLAGS_INIT " -Wl,-z,defs")  # what is missing fails here, not at its first use
