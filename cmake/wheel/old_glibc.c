@@ -33,32 +33,56 @@ const char* sigabbrev_np(int signal) {
   return signal >= 0 && signal < (int)(sizeof(kNames) / sizeof(kNames[0])) ? kNames[signal] : NULL;
 }
 
-static pthread_once_t looked_up = PTHREAD_ONCE_INIT;
-static int (*own)(pthread_cond_t*, pthread_mutex_t*, clockid_t, const struct timespec*);
-
-static void look_up(void) {
-  *(void**)&own = dlsym(RTLD_DEFAULT, "pthread_cond_clockwait");
+// Waits by the monotonic clock are of 2.30; before it, a wait is by the clock of the day. Each is cut into parts of a second at
+// most, so that it ends in time whatever happens to that clock: *part is the end of the next one. ETIMEDOUT: it is over.
+static int next_part(clockid_t clock, const struct timespec* until, struct timespec* part) {
+  const int64_t kSecond = 1000000000;
+  if (clock_gettime(clock, part) != 0) return EINVAL;
+  const time_t seconds = until->tv_sec - part->tv_sec;
+  if (seconds < -1) return ETIMEDOUT;
+  int64_t left = seconds > 1 ? kSecond : seconds * kSecond + until->tv_nsec - part->tv_nsec;
+  if (left <= 0) return ETIMEDOUT;
+  if (left > kSecond) left = kSecond;
+  clock_gettime(CLOCK_REALTIME, part);
+  part->tv_sec += (part->tv_nsec + left) / kSecond;
+  part->tv_nsec = (part->tv_nsec + left) % kSecond;
+  return 0;
 }
 
-// The C library's own where it has one. Before 2.30 a wait is by the clock of the day. Coming back early is allowed, and the
-// caller looks at its own clock: so a wait ends after a second at most, whatever happens to the clock of the day.
+// The C library's own functions, where it has them.
+static pthread_once_t looked_up = PTHREAD_ONCE_INIT;
+static int (*own_wait)(pthread_cond_t*, pthread_mutex_t*, clockid_t, const struct timespec*);
+static int (*own_lock)(pthread_mutex_t*, clockid_t, const struct timespec*);
+
+static void look_up(void) {
+  *(void**)&own_wait = dlsym(RTLD_DEFAULT, "pthread_cond_clockwait");
+  *(void**)&own_lock = dlsym(RTLD_DEFAULT, "pthread_mutex_clocklock");
+}
+
+// Coming back early is allowed: the caller looks at its own clock.
 int cachalot_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                             const struct timespec* until) {
   pthread_once(&looked_up, look_up);
-  if (own != NULL) return own(condition, mutex, clock, until);
+  if (own_wait != NULL) return own_wait(condition, mutex, clock, until);
+  struct timespec part;
+  const int error = next_part(clock, until, &part);
+  return error != 0 ? error : pthread_cond_timedwait(condition, mutex, &part);
+}
 
-  const int64_t kSecond = 1000000000;
-  struct timespec now;
-  if (clock_gettime(clock, &now) != 0) return EINVAL;
-  const time_t seconds = until->tv_sec - now.tv_sec;
-  if (seconds < -1) return ETIMEDOUT;
-  int64_t left = seconds > 1 ? kSecond : seconds * kSecond + until->tv_nsec - now.tv_nsec;
-  if (left <= 0) return ETIMEDOUT;
-  if (left > kSecond) left = kSecond;
-  clock_gettime(CLOCK_REALTIME, &now);
-  now.tv_sec += (now.tv_nsec + left) / kSecond;
-  now.tv_nsec = (now.tv_nsec + left) % kSecond;
-  return pthread_cond_timedwait(condition, mutex, &now);
+// In the place of pthread_mutex_clocklock (toolchain.cmake), std::timed_mutex. Its caller takes the answer as it is.
+int __wrap_pthread_mutex_clocklock(pthread_mutex_t* mutex, clockid_t clock,
+                                   const struct timespec* until) {
+  pthread_once(&looked_up, look_up);
+  if (own_lock != NULL) return own_lock(mutex, clock, until);
+  int result = pthread_mutex_trylock(mutex);
+  if (result == EBUSY) result = ETIMEDOUT;
+  while (result == ETIMEDOUT) {
+    struct timespec part;
+    const int error = next_part(clock, until, &part);
+    if (error != 0) return error;
+    result = pthread_mutex_timedlock(mutex, &part);
+  }
+  return result;
 }
 
 #pragma GCC visibility pop

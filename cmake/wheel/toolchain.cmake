@@ -17,6 +17,6 @@ foreach(language C CXX)
 endforeach()
 # GCC looks for libraries beside itself before it looks into the sysroot; -B comes before both.
 foreach(kind EXE SHARED MODULE)
-  set(CMAKE_${kind}_LINKER_FLAGS_INIT "-B${CACHALOT_WHEEL_ROOT}/usr/lib/x86_64-linux-gnu -static-libstdc++ -Wl,--exclude-libs,libstdc++.a")
+  set(CMAKE_${kind}_LINKER_FLAGS_INIT "-B${CACHALOT_WHEEL_ROOT}/usr/lib/x86_64-linux-gnu -static-libstdc++ -Wl,--exclude-libs,libstdc++.a -Wl,--wrap=pthread_mutex_clocklock")
 endforeach()
 string(APPEND CMAKE_SHARED_LINKER_FLAGS_INIT " -Wl,-z,defs")  # what is missing fails here, not at its first use

@@ -1,4 +1,4 @@
-/* cmake/wheel/old_glibc.c where the C library has no pthread_cond_clockwait: its waits end in time, and never early. */
+/* cmake/wheel/old_glibc.c where the C library has no waits by the monotonic clock: they end in time, and not before. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 static void* finds_nothing(void* handle, const char* name) {
@@ -11,6 +11,7 @@ static void* finds_nothing(void* handle, const char* name) {
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define EXPECT(condition)                                            \
   if (!(condition)) {                                                \
@@ -46,6 +47,19 @@ static void* wake(void* unused) {
   return unused;
 }
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int lock_until(struct timespec at) {
+  return __wrap_pthread_mutex_clocklock(&lock, CLOCK_MONOTONIC, &at);
+}
+
+static void* hold_lock(void* seconds) {
+  pthread_mutex_lock(&lock);
+  wake(NULL);
+  usleep((useconds_t)(*(double*)seconds * 1e6));
+  pthread_mutex_unlock(&lock);
+  return NULL;
+}
+
 int main(void) {
   pthread_mutex_lock(&mutex);
   EXPECT(wait_until(after(-0.5)) == ETIMEDOUT);
@@ -67,6 +81,18 @@ int main(void) {
     result = wait_until(after(600)); /* the waker signals while this waits, and only then */
   EXPECT(result == 0);
   pthread_join(waker, NULL);
+
+  /* A lock that is free is taken, also when its time is over. One that is held: longer than a part of the wait. */
+  EXPECT(lock_until(after(-1)) == 0 && pthread_mutex_unlock(&lock) == 0);
+  double held = 2.5;
+  pthread_t holder;
+  EXPECT(pthread_create(&holder, NULL, hold_lock, &held) == 0);
+  result = ETIMEDOUT;
+  while (result == ETIMEDOUT) result = wait_until(after(600));
+  const struct timespec before = after(1.2);
+  EXPECT(lock_until(before) == ETIMEDOUT && is_over(before));
+  EXPECT(lock_until(after(600)) == 0 && pthread_mutex_unlock(&lock) == 0);
+  pthread_join(holder, NULL);
 
   EXPECT(strcmp(sigabbrev_np(9), "KILL") == 0 && strcmp(sigabbrev_np(SIGTERM), "TERM") == 0);
   EXPECT(sigabbrev_np(0) == NULL && sigabbrev_np(-1) == NULL && sigabbrev_np(64) == NULL);
