@@ -1,6 +1,6 @@
 # `cmake --install` needs what it installs: `make demo` builds the program only. Runs before the first file is installed,
 # so this comes before all targets; the Python package's component brings what it needs itself.
-foreach(target cachalot cachalot-memory cachalot-bench cachalot_shared cachalot_torch_plugin cachalot_python_storage)
+foreach(target cachalot cachalot-memory cachalot-simulate cachalot-bench cachalot_shared cachalot_torch_plugin cachalot_python_storage)
   string(APPEND files "$<$<TARGET_EXISTS:${target}>:$<TARGET_FILE:${target}>>;")
 endforeach()
 install(CODE "

@@ -56,6 +56,12 @@ set(CACHALOT_MODULES
 )
 # The programs and tests that stand on the modules may use all of them; include/cachalot is open to all.
 
+# With CACHALOT_UNITY: compiles the sources of a target together, thirty-two at a time. tools/tidy checks that names that
+# are local to a file differ.
+function(cachalot_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${CACHALOT_UNITY} UNITY_BUILD_BATCH_SIZE 32)
+endfunction()
+
 # cachalot_module(NAME SOURCES a.cpp ... [LIBRARIES lib ...] [TESTS a_test.cpp ...] [TESTING part ...])
 #
 # Declares src/NAME as a static library with the dependencies of the table above; the library of
@@ -75,6 +81,7 @@ function(cachalot_module name)
   endif()
   string(REPLACE "/" "_" target ${name})
   add_library(cachalot_${target} STATIC ${M_SOURCES})
+  cachalot_unity(cachalot_${target})
   target_include_directories(cachalot_${target}
     PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(cachalot_${target} PUBLIC cachalot_options PRIVATE ${M_LIBRARIES})

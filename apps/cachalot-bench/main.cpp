@@ -184,7 +184,7 @@ int run(const Options& options) {
   return written ? kExitDone : fail(written.error());
 }
 
-void add_flags(CLI::App& app, Chosen& chosen) {
+void add_flags(Command& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
   std::vector<std::string> names = {"all", kRecovery, kTransfer};
   for (const Benchmark& benchmark : kBenchmarks) names.emplace_back(benchmark.name);
@@ -192,9 +192,9 @@ void add_flags(CLI::App& app, Chosen& chosen) {
       ->required()
       ->expected(1, -1)
       ->type_name("NAME")
-      ->check(CLI::IsMember(names), "");
+      ->check(one_of(names));
   app.add_option("--domain", options->domain, "coherent, noncoherent or both")
-      ->check(CLI::IsMember({"coherent", "noncoherent", "both"}))
+      ->check(one_of({"coherent", "noncoherent", "both"}))
       ->capture_default_str();
   app.add_option("--repeats", options->repeats, "repetitions of each measurement")
       ->transform(number(1, 1000))
@@ -210,7 +210,7 @@ void add_flags(CLI::App& app, Chosen& chosen) {
   app.add_option("--only", options->only,
                  "vmm: cuda: the rows that need a GPU; cuda: pieces: the rows with a goal, "
                  "register: page-locking")
-      ->check(CLI::IsMember({"cuda", "pieces", "register"}));
+      ->check(one_of({"cuda", "pieces", "register"}));
   app.add_option("--kernels", options->kernels,
                  "cuda: measures the kernels of FILE (nvcc -fatbin, or -cubin) instead of its own")
       ->type_name("FILE");

@@ -305,9 +305,9 @@ int run(const Options& options) {
 
 }  // namespace
 
-void add_alloc_replay(CLI::App& app, Chosen& chosen) {
+void add_alloc_replay(Command& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* const command = app.add_subcommand(
+  Command* const command = app.add_subcommand(
       "alloc-replay", "replays an allocation trace on allocators of device memory");
   const auto add = [&](const char* name, auto& value, const std::string& type,
                        const std::string& text) {

@@ -4,8 +4,8 @@
 
 namespace cachalot::apps {
 
-void add_alloc_trace(CLI::App& app, Chosen& chosen) {
-  CLI::App* const command = app.add_subcommand(
+void add_alloc_trace(Command& app, Chosen& chosen) {
+  Command* const command = app.add_subcommand(
       "alloc-trace",
       "shows and generates allocation traces, and converts PyTorch's snapshots to them");
   add_alloc_trace_info(*command, chosen);

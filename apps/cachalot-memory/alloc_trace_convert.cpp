@@ -78,9 +78,9 @@ int run(const Options& options) {
 
 }  // namespace
 
-void add_alloc_trace_convert(CLI::App& alloc_trace, Chosen& chosen) {
+void add_alloc_trace_convert(Command& alloc_trace, Chosen& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* const command = alloc_trace.add_subcommand(
+  Command* const command = alloc_trace.add_subcommand(
       "convert", "converts a memory snapshot of PyTorch to an allocation trace");
   command
       ->add_option(
@@ -98,7 +98,7 @@ void add_alloc_trace_convert(CLI::App& alloc_trace, Chosen& chosen) {
                    "when a block counts as free: when its memory may be reused (completed), or "
                    "when the program freed it (requested)")
       ->type_name("NAME")
-      ->check(CLI::IsMember({"completed", "requested"}))
+      ->check(one_of({"completed", "requested"}))
       ->capture_default_str();
   add_counts_flag(*command, options->json);
   command->footer(

@@ -92,9 +92,9 @@ int run(const Options& options) {
 
 }  // namespace
 
-void add_alloc_trace_generate(CLI::App& alloc_trace, Chosen& chosen) {
+void add_alloc_trace_generate(Command& alloc_trace, Chosen& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* const command = alloc_trace.add_subcommand(
+  Command* const command = alloc_trace.add_subcommand(
       "generate",
       "generates the allocations of a GPU while a transformer is fine-tuned with ZeRO-3");
   command->add_option("--model", options->model, names_of_models())->type_name("NAME")->required();

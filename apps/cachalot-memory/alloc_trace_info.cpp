@@ -102,9 +102,9 @@ int run(const Options& options) {
 
 }  // namespace
 
-void add_alloc_trace_info(CLI::App& alloc_trace, Chosen& chosen) {
+void add_alloc_trace_info(Command& alloc_trace, Chosen& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* const command =
+  Command* const command =
       alloc_trace.add_subcommand("info", "shows events, live memory, and requested sizes");
   command->add_option("trace", options->files, "allocation traces, plain or gzip")
       ->type_name("FILE")

@@ -4,7 +4,7 @@
 namespace cachalot::apps {
 namespace {
 
-void add_commands(CLI::App& app, Chosen& chosen) {
+void add_commands(Command& app, Chosen& chosen) {
   add_vtensor(app, chosen);
   add_alloc_trace(app, chosen);
   add_alloc_replay(app, chosen);

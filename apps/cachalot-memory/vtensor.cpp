@@ -308,9 +308,9 @@ int run(const Options& options) {
 
 }  // namespace
 
-void add_vtensor(CLI::App& app, Chosen& chosen) {
+void add_vtensor(Command& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* const command = app.add_subcommand(
+  Command* const command = app.add_subcommand(
       "vtensor", "device memory for the KV of a trace's requests: vTensors, static slots, paging");
   const auto add = [&](const char* name, auto& value, const std::string& type,
                        const std::string& text) {
@@ -327,7 +327,7 @@ void add_vtensor(CLI::App& app, Chosen& chosen) {
   add("--max-tokens", options->max_tokens, "N",
       "skip and count longer requests (default: the longest of the trace)")
       ->transform(number(1, std::uint64_t{1} << 32));
-  CLI::Option* const concurrency =
+  Flag* const concurrency =
       add("--concurrency", options->concurrency, "N", "decode slots, never idle")
           ->transform(number(1, 65536))
           ->capture_default_str();
@@ -340,7 +340,7 @@ void add_vtensor(CLI::App& app, Chosen& chosen) {
       ->capture_default_str();
   add("--sharing", options->sharing, "on|off",
       "share chunks of equal prefixes, by the trace's block ids")
-      ->check(CLI::IsMember({"on", "off"}))
+      ->check(one_of({"on", "off"}))
       ->capture_default_str();
   add("--capacity", options->capacity, "SIZE",
       "memory of the device, or inf; if memory is short, idle vTensors and old prefixes are freed")
@@ -349,11 +349,11 @@ void add_vtensor(CLI::App& app, Chosen& chosen) {
       ->capture_default_str();
   add("--backend", options->backend, "model|memfd",
       "model: no memory, published costs of GPU drivers; memfd: this machine's memory")
-      ->check(CLI::IsMember({"model", "memfd"}))
+      ->check(one_of({"model", "memfd"}))
       ->capture_default_str();
-  CLI::Option* const costs = add("--costs", options->costs, device_memory::cost_table_names("|"),
-                                 "model: published costs of driver calls")
-                                 ->capture_default_str();
+  Flag* const costs = add("--costs", options->costs, device_memory::cost_table_names("|"),
+                          "model: published costs of driver calls")
+                          ->capture_default_str();
   add("--limit", options->limit, "N", "only the first N requests (default: all)")
       ->transform(number(1, std::uint64_t{1} << 32));
   add_block_tokens_flag(*command, options->trace);

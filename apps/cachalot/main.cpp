@@ -6,7 +6,7 @@
 namespace cachalot::apps {
 namespace {
 
-void add_commands(CLI::App& app, Chosen& chosen) {
+void add_commands(Command& app, Chosen& chosen) {
   add_replay(app, chosen);
   add_tiers(app, chosen);
   add_serve(app, chosen);
@@ -18,10 +18,7 @@ void add_commands(CLI::App& app, Chosen& chosen) {
   add_lookup(app, chosen);
   add_evict(app, chosen);
   add_hitrate(app, chosen);
-  add_simulate(app, chosen);
-  add_long_prefill(app, chosen);
   add_trace(app, chosen);
-  add_calibrate(app, chosen);
   // For the help: main() starts these before the command line is read.
   for (const Companion& companion : companions()) {
     app.add_subcommand(companion.command, companion.description);

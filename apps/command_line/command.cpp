@@ -1,7 +1,10 @@
 #include "command.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
+#include <cinttypes>
 #include <cstdio>
 
 #include "base/log_format.h"
@@ -70,6 +73,11 @@ Status flush(std::FILE* out) {
 int finish(int code) {
   const Status written = flush(stdout);
   return written || error_was_told ? code : fail(written.error());
+}
+
+void show_requests(std::uint64_t requests, std::uint64_t every) {
+  if (requests % every != 0 || isatty(STDERR_FILENO) == 0) return;
+  std::fprintf(stderr, "\r\033[K%" PRIu64 " requests", requests);
 }
 
 std::FILE* human_output(const std::string& json_file) {

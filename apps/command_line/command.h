@@ -6,11 +6,13 @@
 
 #include <cachalot/result.h>
 
-#include <CLI/CLI.hpp>
+#include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <string>
 #include <vector>
+
+#include "flags.h"
 
 namespace cachalot::apps {
 
@@ -21,31 +23,31 @@ struct Chosen {
 };
 
 // Each in its own file.
-void add_replay(CLI::App& app, Chosen& chosen);
-void add_tiers(CLI::App& app, Chosen& chosen);
-void add_serve(CLI::App& app, Chosen& chosen);
-void add_stop(CLI::App& app, Chosen& chosen);
-void add_pool(CLI::App& app, Chosen& chosen);
-void add_pool_fence(CLI::App& pool, Chosen& chosen);  // `pool` is the command above
-void add_pool_blocks(CLI::App& pool, Chosen& chosen);
-void add_put(CLI::App& app, Chosen& chosen);
-void add_get(CLI::App& app, Chosen& chosen);
-void add_lookup(CLI::App& app, Chosen& chosen);
-void add_evict(CLI::App& app, Chosen& chosen);
-void add_hitrate(CLI::App& app, Chosen& chosen);
-void add_simulate(CLI::App& app, Chosen& chosen);
-void add_long_prefill(CLI::App& app, Chosen& chosen);
-void add_vtensor(CLI::App& app, Chosen& chosen);
-void add_alloc_replay(CLI::App& app, Chosen& chosen);
-void add_trace(CLI::App& app, Chosen& chosen);
-void add_calibrate(CLI::App& app, Chosen& chosen);
-void add_trace_info(CLI::App& trace, Chosen& chosen);  // `trace` is the command above
-void add_trace_convert(CLI::App& trace, Chosen& chosen);
-void add_trace_generate(CLI::App& trace, Chosen& chosen);
-void add_alloc_trace(CLI::App& app, Chosen& chosen);
-void add_alloc_trace_info(CLI::App& alloc_trace, Chosen& chosen);
-void add_alloc_trace_generate(CLI::App& alloc_trace, Chosen& chosen);
-void add_alloc_trace_convert(CLI::App& alloc_trace, Chosen& chosen);
+void add_replay(Command& app, Chosen& chosen);
+void add_tiers(Command& app, Chosen& chosen);
+void add_serve(Command& app, Chosen& chosen);
+void add_stop(Command& app, Chosen& chosen);
+void add_pool(Command& app, Chosen& chosen);
+void add_pool_fence(Command& pool, Chosen& chosen);  // `pool` is the command above
+void add_pool_blocks(Command& pool, Chosen& chosen);
+void add_put(Command& app, Chosen& chosen);
+void add_get(Command& app, Chosen& chosen);
+void add_lookup(Command& app, Chosen& chosen);
+void add_evict(Command& app, Chosen& chosen);
+void add_hitrate(Command& app, Chosen& chosen);
+void add_simulate(Command& app, Chosen& chosen);
+void add_long_prefill(Command& app, Chosen& chosen);
+void add_vtensor(Command& app, Chosen& chosen);
+void add_alloc_replay(Command& app, Chosen& chosen);
+void add_trace(Command& app, Chosen& chosen);
+void add_calibrate(Command& app, Chosen& chosen);
+void add_trace_info(Command& trace, Chosen& chosen);  // `trace` is the command above
+void add_trace_convert(Command& trace, Chosen& chosen);
+void add_trace_generate(Command& trace, Chosen& chosen);
+void add_alloc_trace(Command& app, Chosen& chosen);
+void add_alloc_trace_info(Command& alloc_trace, Chosen& chosen);
+void add_alloc_trace_generate(Command& alloc_trace, Chosen& chosen);
+void add_alloc_trace_convert(Command& alloc_trace, Chosen& chosen);
 
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitFault = 1;
@@ -64,6 +66,9 @@ Status flush(std::FILE* out);
 // The end of every command: what was printed is written now. Returns `code`, or says that stdout
 // could not be written and returns the code of that.
 int finish(int code);
+
+// A progress line on a terminal after each `every` requests; nothing in a pipe.
+void show_requests(std::uint64_t requests, std::uint64_t every);
 
 // Where tables and texts for people go: stdout, or stderr where `json_file` is "-".
 std::FILE* human_output(const std::string& json_file);

@@ -12,8 +12,15 @@ namespace cachalot::apps {
 namespace {
 
 constexpr const char* kMemory = "cachalot-memory";
+constexpr const char* kSimulate = "cachalot-simulate";
 
 constexpr std::array kCompanions = {
+    Companion{"simulate", kSimulate,
+              "simulates a cluster that serves a trace, for routing and admission policies", true},
+    Companion{"long-prefill", kSimulate,
+              "how long one long prompt takes on several instances, by three ways to split it",
+              true},
+    Companion{"calibrate", kSimulate, "timing models from measured TTFT and TPOT", true},
     Companion{"vtensor", kMemory,
               "device memory for the KV of a trace's requests: vTensors, static slots, paging",
               true},

@@ -1,5 +1,5 @@
 // Commands of `cachalot` that are programs of their own, which `cachalot NAME …` starts. So the
-// program that serves pools is built without benchmarks and GPU memory tools.
+// program that serves pools is built without benchmarks, the simulator and GPU memory tools.
 #pragma once
 
 #include <cachalot/result.h>

@@ -1,5 +1,6 @@
 #include "flag_file.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -224,7 +225,22 @@ std::string refusal_of(CLI::Option& option, const std::vector<std::string>& valu
   return refusal;
 }
 
-}  // namespace
+class FlagFile final : public CLI::ConfigTOML {
+ public:
+  // @param command  outlives this; its flags are those that are known
+  explicit FlagFile(CLI::App& command) : command_(&command) {}
+
+  // @throws CLI::ParseError: names the file, the flag, the value and what was expected
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override;
+
+  // The last file's name if it gave this flag ("--flag") and the command line did not; else "".
+  std::string file_of(const std::string& flag) const;
+
+ private:
+  CLI::App* command_;
+  mutable std::string file_;
+  mutable std::vector<std::string> given_;
+};
 
 std::vector<CLI::ConfigItem> FlagFile::from_config(std::istream& input) const {
   const CLI::Option* const named = command_->get_config_ptr();
@@ -258,18 +274,26 @@ std::string FlagFile::file_of(const std::string& flag) const {
   return std::ranges::find(given_, flag) == given_.end() ? "" : file_;
 }
 
-void add_flag_file(CLI::App& command, const char* name) {
-  command
-      .set_config(
-          name, "",
-          "flags from a TOML file, by their names without --; a flag of the command line wins")
+}  // namespace
+
+void add_flag_file(Command& command, const char* name) {
+  CLI::App& app = command.app();
+  app.set_config(
+         name, "",
+         "flags from a TOML file, by their names without --; a flag of the command line wins")
       ->type_name("FILE.toml");
-  command.config_formatter(std::make_shared<FlagFile>(command));
-  command.allow_config_extras(CLI::config_extras_mode::error);
+  app.config_formatter(std::make_shared<FlagFile>(app));
+  app.allow_config_extras(CLI::config_extras_mode::error);
 }
 
-Error with_flag_file(const CLI::App& command, const Error& error) {
-  const auto* const files = dynamic_cast<const FlagFile*>(command.get_config_formatter().get());
+std::string flag_file_of(const Command& command) {
+  const CLI::Option* const named = command.app().get_config_ptr();
+  return named->count() == 0 ? "" : named->results().front();
+}
+
+Error with_flag_file(const Command& command, const Error& error) {
+  const auto* const files =
+      dynamic_cast<const FlagFile*>(command.app().get_config_formatter().get());
   const std::string message = error.message;
   const std::size_t end = message.find_first_of(":, ");
   if (files == nullptr || end == std::string::npos) return error;

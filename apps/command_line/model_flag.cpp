@@ -29,14 +29,14 @@ std::string check_model(std::string& text) {
 
 }  // namespace
 
-CLI::Option* add_model_flag(CLI::App& command, std::string& model, const std::string& text) {
+Flag* add_model_flag(Command& command, std::string& model, const std::string& text) {
   return command
       .add_option("--model", model,
                   text + "; a name (" + geometry::model_choices() +
                       "), or a path with a slash: of a config.json, or of the folder that has it, "
                       "and ,dtype=f8 if the engine stores other numbers")
       ->type_name("NAME|DIMENSIONS|PATH")
-      ->transform(CLI::Validator(check_model, ""));
+      ->transform(Validator(check_model, ""));
 }
 
 }  // namespace cachalot::apps

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <cinttypes>
@@ -116,7 +117,8 @@ int run(const Program& program, int argc, char** argv) {
   app.set_version_flag("--version", program.version);
   Chosen chosen;
   app.footer(program.footer);
-  program.add_to(app, chosen);
+  Command root(app);
+  program.add_to(root, chosen);
 
   CLI::App* command = nullptr;
   int words = 0;

@@ -11,7 +11,7 @@ struct Program {
   const char* description;
   const char* footer;
   // Adds the program's commands; a program without commands adds its flags instead.
-  void (*add_to)(CLI::App& app, Chosen& chosen);
+  void (*add_to)(Command& app, Chosen& chosen);
 };
 
 // @return the exit code

@@ -2,7 +2,7 @@
 
 namespace cachalot::apps {
 
-void add_out_flag(CLI::App& command, std::string& out) {
+void add_out_flag(Command& command, std::string& out) {
   command
       .add_option("--out", out,
                   "write the trace to FILE, in gzip if its name ends in .gz, or to stdout for -")
@@ -10,12 +10,12 @@ void add_out_flag(CLI::App& command, std::string& out) {
       ->required();
 }
 
-void add_counts_flag(CLI::App& command, std::string& json) {
+void add_counts_flag(Command& command, std::string& json) {
   command.add_option("--json", json, "write the counts to FILE, or to stdout for -")
       ->type_name("FILE");
 }
 
-void add_figures_flag(CLI::App& command, std::string& json) {
+void add_figures_flag(Command& command, std::string& json) {
   command
       .add_option("--json", json,
                   "write the figures to FILE, or to stdout for -; of several traces as \"rows\"")

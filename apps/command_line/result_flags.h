@@ -3,22 +3,22 @@
 
 #include <cachalot/result.h>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "command.h"
+#include "flags.h"
 #include "output.h"
 
 namespace cachalot::apps {
 
 // --out, required: the trace that the command makes.
-void add_out_flag(CLI::App& command, std::string& out);
+void add_out_flag(Command& command, std::string& out);
 // --json of a command that makes a trace.
-void add_counts_flag(CLI::App& command, std::string& json);
+void add_counts_flag(Command& command, std::string& json);
 // --json of a command that describes one trace or several.
-void add_figures_flag(CLI::App& command, std::string& json);
+void add_figures_flag(Command& command, std::string& json);
 
 // @param command  as the error names it: "trace convert"
 // @errors kInvalidArgument: both go to stdout, or are one file

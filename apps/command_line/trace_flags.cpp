@@ -6,13 +6,13 @@
 
 namespace cachalot::apps {
 
-void add_trace_file_flag(CLI::App& command, TraceFlags& flags) {
+void add_trace_file_flag(Command& command, TraceFlags& flags) {
   command.add_option("--trace", flags.file, "request trace, plain or gzip")
       ->type_name("FILE")
       ->required();
 }
 
-void add_trace_reading_flags(CLI::App& command, TraceFlags& flags) {
+void add_trace_reading_flags(Command& command, TraceFlags& flags) {
   command
       .add_option("--trace-format", flags.format, "what the lines mean; auto: as the content tells")
       ->type_name("auto|" + trace::trace_format_names("|"))
@@ -22,7 +22,7 @@ void add_trace_reading_flags(CLI::App& command, TraceFlags& flags) {
                   "of the times of a mooncake or aiperf trace; auto: ms, with a warning where they "
                   "seem to be seconds")
       ->type_name("auto|ms|s|us")
-      ->check(CLI::IsMember({"auto", "ms", "s", "us"}))
+      ->check(one_of({"auto", "ms", "s", "us"}))
       ->capture_default_str();
   command
       .add_option(
@@ -34,7 +34,7 @@ void add_trace_reading_flags(CLI::App& command, TraceFlags& flags) {
                    "skip and count broken lines of the trace");
 }
 
-void add_block_tokens_flag(CLI::App& command, TraceFlags& flags) {
+void add_block_tokens_flag(Command& command, TraceFlags& flags) {
   command
       .add_option("--block-tokens", flags.block_tokens,
                   "tokens of a block of the trace (default: as the trace states, else 512)")
@@ -42,7 +42,7 @@ void add_block_tokens_flag(CLI::App& command, TraceFlags& flags) {
       ->transform(number(1, 1u << 20));
 }
 
-void add_trace_flags(CLI::App& command, TraceFlags& flags) {
+void add_trace_flags(Command& command, TraceFlags& flags) {
   add_trace_file_flag(command, flags);
   add_block_tokens_flag(command, flags);
   add_trace_reading_flags(command, flags);

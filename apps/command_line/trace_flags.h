@@ -9,11 +9,11 @@
 
 #include <cachalot/result.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "flags.h"
 #include "trace/request/request_trace.h"
 
 namespace cachalot::apps {
@@ -30,13 +30,13 @@ struct TraceFlags {
 };
 
 // --trace FILE, which goes to `flags.file`.
-void add_trace_file_flag(CLI::App& command, TraceFlags& flags);
+void add_trace_file_flag(Command& command, TraceFlags& flags);
 // --trace-format, --time-unit, --synthetic-prefix, --skip-bad-lines.
-void add_trace_reading_flags(CLI::App& command, TraceFlags& flags);
+void add_trace_reading_flags(Command& command, TraceFlags& flags);
 // --block-tokens of the trace.
-void add_block_tokens_flag(CLI::App& command, TraceFlags& flags);
+void add_block_tokens_flag(Command& command, TraceFlags& flags);
 // All of the above.
-void add_trace_flags(CLI::App& command, TraceFlags& flags);
+void add_trace_flags(Command& command, TraceFlags& flags);
 
 // @errors kInvalidArgument: a flag's value
 Result<trace::RequestTraceOptions> trace_options(const TraceFlags& flags);

@@ -37,9 +37,9 @@ std::string plain(double value) {
 
 }  // namespace
 
-CLI::Validator number(std::uint64_t low, std::uint64_t high) {
+Validator number(std::uint64_t low, std::uint64_t high) {
   const std::string range = std::to_string(low) + " to " + std::to_string(high);
-  return CLI::Validator(
+  return Validator(
       [low, high, range](std::string& text) -> std::string {
         std::uint64_t value = 0;
         if (!is_whole(text, value) || value < low || value > high) {
@@ -51,9 +51,9 @@ CLI::Validator number(std::uint64_t low, std::uint64_t high) {
       high == ~std::uint64_t{0} ? "" : range, kNumberValidator);
 }
 
-CLI::Validator decimal(double low, double high) {
+Validator decimal(double low, double high) {
   const std::string range = plain(low) + " to " + plain(high);
-  return CLI::Validator(
+  return Validator(
       [low, high, range](std::string& text) -> std::string {
         double value = 0;
         const char* const end = text.data() + text.size();

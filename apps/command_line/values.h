@@ -3,24 +3,25 @@
 
 #include <cachalot/result.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "flags.h"
 
 namespace cachalot::apps {
 
 // The name of the validators of numbers: it tells that a flag takes them.
 inline constexpr const char* kNumberValidator = "number";
 
-// For CLI::Option::transform: a whole decimal number within `low` to `high`. The library's own
+// For Flag::transform: a whole decimal number within `low` to `high`. The library's own
 // conversion wraps what is too large, and reads 010 as eight.
-CLI::Validator number(std::uint64_t low, std::uint64_t high);
+Validator number(std::uint64_t low, std::uint64_t high);
 
 // The same for a number that need not be whole: digits and a point. The library's own takes nan for a number
 // within any range, and reads 0x10 as sixteen.
-CLI::Validator decimal(double low, double high);
+Validator decimal(double low, double high);
 
 // Sizes on the command line: "65536", "64KiB", "1.5GiB", "4MB" (powers of ten without the i).
 // @errors kInvalidArgument, also where the bytes do not fit 63 bits

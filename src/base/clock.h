@@ -5,6 +5,8 @@
 
 namespace cachalot::base {
 
+inline constexpr std::uint64_t kNsPerS = 1'000'000'000;
+
 class Clock {
  public:
   virtual ~Clock() = default;

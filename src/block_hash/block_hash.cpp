@@ -3,6 +3,7 @@
 #include <openssl/evp.h>
 
 #include "base/check.h"
+#include "block_hash/big_endian.h"
 
 // Compiled into this file: no library to find at run time.
 #define XXH_INLINE_ALL
@@ -19,12 +20,6 @@ int digit_value(char digit) {
   if (digit >= 'a' && digit <= 'f') return digit - 'a' + 10;
   if (digit >= 'A' && digit <= 'F') return digit - 'A' + 10;
   return -1;
-}
-
-std::uint64_t big_endian(const unsigned char* bytes) {
-  std::uint64_t value = 0;
-  for (int i = 0; i < 8; ++i) value = value << 8 | bytes[i];
-  return value;
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "base/check.h"
+#include "block_hash/big_endian.h"
 #include "block_hash/cbor_writer.h"
 
 #define XXH_INLINE_ALL
@@ -23,12 +24,6 @@ constexpr HashAlgorithm kAlgorithms[] = {HashAlgorithm::kXxh3, HashAlgorithm::kS
 
 // Of an engine without PYTHONHASHSEED.
 constexpr std::string_view kVllmSeed = "vllm-none-hash";
-
-std::uint64_t big_endian(const std::uint8_t* bytes) {
-  std::uint64_t value = 0;
-  for (int i = 0; i < 8; ++i) value = value << 8 | bytes[i];
-  return value;
-}
 
 void append_word(std::string& to, std::uint64_t word) {
   char bytes[sizeof word];

@@ -7,7 +7,7 @@
 namespace cachalot::client {
 namespace {
 
-Error unknown(Token token) {
+Error unknown_call(Token token) {
   return Error::make(Code::kNotFound, "token: %llu is of no call, or its completion was handed out",
                      static_cast<unsigned long long>(token));
 }
@@ -78,7 +78,7 @@ Result<Completion> AsyncCalls::hand_out(
 Result<Completion> AsyncCalls::poll(Token token) {
   const std::lock_guard lock(mutex_);
   const auto at = jobs_.find(static_cast<std::uint64_t>(token));
-  if (at == jobs_.end()) return unknown(token);
+  if (at == jobs_.end()) return unknown_call(token);
   if (!at->second->completion.is_done) return Completion{};
   return hand_out(at);
 }
@@ -86,7 +86,7 @@ Result<Completion> AsyncCalls::poll(Token token) {
 Result<Completion> AsyncCalls::wait(Token token, std::uint64_t timeout_ns) {
   std::unique_lock lock(mutex_);
   auto at = jobs_.find(static_cast<std::uint64_t>(token));
-  if (at == jobs_.end()) return unknown(token);
+  if (at == jobs_.end()) return unknown_call(token);
   const std::shared_ptr<Job> job = at->second;
   const auto is_done = [&] { return job->completion.is_done; };
   constexpr std::uint64_t kLongest = 365ull * 24 * 3600 * 1'000'000'000;
@@ -95,14 +95,14 @@ Result<Completion> AsyncCalls::wait(Token token, std::uint64_t timeout_ns) {
                        static_cast<unsigned long long>(token));
   }
   at = jobs_.find(static_cast<std::uint64_t>(token));
-  if (at == jobs_.end()) return unknown(token);  // another thread took the completion
+  if (at == jobs_.end()) return unknown_call(token);  // another thread took the completion
   return hand_out(at);
 }
 
 Status AsyncCalls::cancel(Token token) {
   const std::lock_guard lock(mutex_);
   const auto at = jobs_.find(static_cast<std::uint64_t>(token));
-  if (at == jobs_.end()) return unknown(token);
+  if (at == jobs_.end()) return unknown_call(token);
   // relaxed: only a hint, nothing depends on when it is seen
   at->second->cancelled.store(true, std::memory_order_relaxed);
   return {};

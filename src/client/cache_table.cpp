@@ -13,7 +13,7 @@ namespace {
 // Unique in the process, so that a client rejects another client's cache id.
 std::atomic<std::uint32_t> last_number = 0;
 
-Error unknown(CacheId id) {
+Error unknown_cache(CacheId id) {
   return Error::make(Code::kNotFound, "cache: number %u is of no registered cache",
                      static_cast<std::uint32_t>(id));
 }
@@ -157,21 +157,21 @@ OpenCache::OpenCache(std::shared_ptr<RegisteredCache> cache, LayerCall call, Cac
 }
 
 Result<CacheUse> OpenCache::use() const {
-  if (!cache_->enter()) return unknown(id_);
+  if (!cache_->enter()) return unknown_cache(id_);
   return CacheUse(cache_);
 }
 
 Result<CacheUse> CacheTable::use(CacheId id) {
   const std::shared_lock lock(mutex_);
   const auto at = caches_.find(static_cast<std::uint32_t>(id));
-  if (at == caches_.end() || !at->second->enter()) return unknown(id);
+  if (at == caches_.end() || !at->second->enter()) return unknown_cache(id);
   return CacheUse(at->second);
 }
 
 Result<OpenCache> CacheTable::open(CacheId id, LayerCall call) {
   const std::shared_lock lock(mutex_);
   const auto at = caches_.find(static_cast<std::uint32_t>(id));
-  if (at == caches_.end()) return unknown(id);
+  if (at == caches_.end()) return unknown_cache(id);
   return OpenCache(at->second, call, id);
 }
 
@@ -180,7 +180,7 @@ Status CacheTable::remove(CacheId id) {
   {
     const std::lock_guard lock(mutex_);
     const auto at = caches_.find(static_cast<std::uint32_t>(id));
-    if (at == caches_.end()) return unknown(id);
+    if (at == caches_.end()) return unknown_cache(id);
     // Acquire: pairs with the release in OpenCache::close().
     const bool loads = at->second->open_loads_.load(std::memory_order_acquire) != 0;
     if (loads || at->second->open_stores_.load(std::memory_order_acquire) != 0) {

@@ -24,7 +24,7 @@ Result<memory::DomainKind> parse_domain(const std::string& name) {
 }
 
 // @param clients  slots of engines
-Result<pool::Geometry> geometry_of(const KeeperOptions& options, std::uint32_t clients) {
+Result<pool::Geometry> pool_geometry_of(const KeeperOptions& options, std::uint32_t clients) {
   if ((options.capacity_blocks == 0) == (options.size_bytes == 0)) {
     return Error::make(Code::kInvalidArgument,
                        "a new pool: %" PRIu64 " blocks of capacity and a size of %" PRIu64
@@ -70,7 +70,7 @@ Status check_same(const KeeperOptions& options, const pool::Geometry& found) {
     KeeperOptions with_its_blocks = options;
     with_its_blocks.block_bytes = found.block_bytes;
     CACHALOT_TRY_ASSIGN(const pool::Geometry wanted,
-                        geometry_of(with_its_blocks, found.engine_clients()));
+                        pool_geometry_of(with_its_blocks, found.engine_clients()));
     if (pool::total_bytes(wanted) != pool::total_bytes(found))
       return differs("bytes in all", pool::total_bytes(wanted), pool::total_bytes(found));
   }
@@ -104,7 +104,7 @@ Result<Opened> make_or_open(const KeeperOptions& options) {
     create.paths = {options.pool};
     CACHALOT_TRY_ASSIGN(
         create.geometry,
-        geometry_of(options, options.clients == 0 ? pool::kDefaultClients : options.clients));
+        pool_geometry_of(options, options.clients == 0 ? pool::kDefaultClients : options.clients));
     Result<pool::Pool> made = pool::Pool::create(create);
     if (made) return Opened{*std::move(made), true};
     if (made.error().code != Code::kBusy) return made.error();

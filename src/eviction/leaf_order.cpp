@@ -5,12 +5,12 @@
 namespace cachalot::eviction {
 namespace {
 
-struct Row {
+struct OrderRow {
   LeafOrderKind kind;
   const char* name;
 };
 
-constexpr Row kRows[] = {
+constexpr OrderRow kOrders[] = {
     {LeafOrderKind::kLru, "lru"},   {LeafOrderKind::kLfu, "lfu"},
     {LeafOrderKind::kFifo, "fifo"}, {LeafOrderKind::kLengthAware, "length_aware"},
     {LeafOrderKind::kSlru, "slru"}, {LeafOrderKind::kPriority, "priority"},
@@ -51,7 +51,7 @@ Rank LeafOrder::rank(const LeafHistory& leaf) const {
 }
 
 const char* leaf_order_name(LeafOrderKind kind) {
-  for (const Row& row : kRows) {
+  for (const OrderRow& row : kOrders) {
     if (row.kind == kind) return row.name;
   }
   return "unknown";
@@ -59,7 +59,7 @@ const char* leaf_order_name(LeafOrderKind kind) {
 
 std::string leaf_order_names() {
   std::string list;
-  for (const Row& row : kRows) {
+  for (const OrderRow& row : kOrders) {
     if (!list.empty()) list += ", ";
     list += row.name;
   }
@@ -67,7 +67,7 @@ std::string leaf_order_names() {
 }
 
 Result<LeafOrder> parse_leaf_order(std::string_view name) {
-  for (const Row& row : kRows) {
+  for (const OrderRow& row : kOrders) {
     if (is_same_name(name, row.name)) return LeafOrder{.kind = row.kind};
   }
   const std::string shown(name.substr(0, 60));

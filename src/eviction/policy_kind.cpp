@@ -3,14 +3,14 @@
 namespace cachalot::eviction {
 namespace {
 
-struct Row {
+struct PolicyRow {
   PolicyKind kind;
   const char* name;
   bool has_stream, has_leaf, is_online;
 };
 
 // In the order in which lists show them.
-constexpr Row kRows[] = {
+constexpr PolicyRow kPolicies[] = {
     {PolicyKind::kLru, "lru", true, true, true},
     {PolicyKind::kFifo, "fifo", true, true, true},
     {PolicyKind::kLfu, "lfu", true, true, true},
@@ -22,8 +22,8 @@ constexpr Row kRows[] = {
     {PolicyKind::kOpt, "opt", true, true, false},
 };
 
-const Row* find(std::string_view name) {
-  for (const Row& row : kRows) {
+const PolicyRow* find(std::string_view name) {
+  for (const PolicyRow& row : kPolicies) {
     if (name == row.name) return &row;
   }
   return nullptr;
@@ -32,7 +32,7 @@ const Row* find(std::string_view name) {
 template <class Wanted>
 std::string names(Wanted&& wanted, const char* separator = ", ") {
   std::string list;
-  for (const Row& row : kRows) {
+  for (const PolicyRow& row : kPolicies) {
     if (!wanted(row)) continue;
     if (!list.empty()) list += separator;
     list += row.name;
@@ -49,19 +49,19 @@ Error unknown(std::string_view name, const char* what, const std::string& expect
 }  // namespace
 
 const char* policy_name(PolicyKind kind) {
-  for (const Row& row : kRows) {
+  for (const PolicyRow& row : kPolicies) {
     if (row.kind == kind) return row.name;
   }
   return "unknown";
 }
 
 Result<PolicyKind> parse_policy(std::string_view name) {
-  if (const Row* const row = find(name)) return row->kind;
-  return unknown(name, "is unknown", names([](const Row&) { return true; }));
+  if (const PolicyRow* const row = find(name)) return row->kind;
+  return unknown(name, "is unknown", names([](const PolicyRow&) { return true; }));
 }
 
 Result<PolicyKind> parse_pool_policy(std::string_view name) {
-  const Row* const row = find(name);
+  const PolicyRow* const row = find(name);
   if (row == nullptr) return unknown(name, "is unknown", pool_policy_names());
   if (!row->has_leaf) return unknown(name, "exists in stream mode only", pool_policy_names());
   if (!row->is_online) return unknown(name, "needs to know the future", pool_policy_names());
@@ -69,7 +69,7 @@ Result<PolicyKind> parse_pool_policy(std::string_view name) {
 }
 
 bool has_mode(PolicyKind kind, CacheMode mode) {
-  for (const Row& row : kRows) {
+  for (const PolicyRow& row : kPolicies) {
     if (row.kind == kind) return mode == CacheMode::kLeaf ? row.has_leaf : row.has_stream;
   }
   return false;
@@ -77,7 +77,7 @@ bool has_mode(PolicyKind kind, CacheMode mode) {
 
 std::vector<PolicyKind> online_policies() {
   std::vector<PolicyKind> kinds;
-  for (const Row& row : kRows) {
+  for (const PolicyRow& row : kPolicies) {
     if (row.is_online) kinds.push_back(row.kind);
   }
   return kinds;
@@ -85,19 +85,21 @@ std::vector<PolicyKind> online_policies() {
 
 std::vector<PolicyKind> pool_policies() {
   std::vector<PolicyKind> kinds;
-  for (const Row& row : kRows) {
+  for (const PolicyRow& row : kPolicies) {
     if (row.has_leaf && row.is_online) kinds.push_back(row.kind);
   }
   return kinds;
 }
 
 std::string pool_policy_names(const char* separator) {
-  return names([](const Row& row) { return row.has_leaf && row.is_online; }, separator);
+  return names([](const PolicyRow& row) { return row.has_leaf && row.is_online; }, separator);
 }
 
 std::string policy_names(CacheMode mode, const char* separator) {
   return names(
-      [mode](const Row& row) { return mode == CacheMode::kLeaf ? row.has_leaf : row.has_stream; },
+      [mode](const PolicyRow& row) {
+        return mode == CacheMode::kLeaf ? row.has_leaf : row.has_stream;
+      },
       separator);
 }
 

@@ -7,7 +7,7 @@
 namespace cachalot::kv {
 namespace {
 
-constexpr std::uint64_t kLineBytes = memory::kLineBytes;
+using memory::kLineBytes;
 
 Status check_pages(const EngineCache& cache, const BlockCopy& block, std::size_t number) {
   if (block.pages.size() != cache.pages_per_block()) {

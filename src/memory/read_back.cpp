@@ -2,12 +2,11 @@
 
 #include <atomic>
 
+#include "memory/interleave.h"
 #include "memory/line.h"
 
 namespace cachalot::memory {
 namespace {
-
-constexpr std::size_t kStripeBytes = std::size_t{2} << 20;
 
 struct Written {
   std::uint64_t owner = 0;

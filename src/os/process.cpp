@@ -56,7 +56,7 @@ Result<ProcessStat> read_stat(std::uint32_t pid) {
   return result;
 }
 
-int hex_digit(char c) {
+int lower_hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
   return -1;
@@ -81,7 +81,7 @@ Result<Uuid> boot_id() {
   Uuid id;
   int digits = 0;
   for (const char c : text) {
-    const int digit = hex_digit(c);
+    const int digit = lower_hex_digit(c);
     if (digit < 0) continue;  // dashes, end of line
     std::uint64_t& half = digits < 16 ? id.high : id.low;
     half = half << 4 | static_cast<std::uint64_t>(digit);

@@ -21,10 +21,10 @@
 namespace cachalot::os {
 namespace {
 
-constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
+constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
 
 struct Available {
-  std::uint64_t bytes = kUnlimited;
+  std::uint64_t bytes = kNoLimit;
   std::string why = {};  // for messages; empty: the file system says so
 };
 
@@ -38,7 +38,7 @@ Error no_space(const char* path, std::uint64_t wanted, const Available& availabl
 
 std::uint64_t product(std::uint64_t a, std::uint64_t b) {
   std::uint64_t result = 0;
-  return __builtin_mul_overflow(a, b, &result) ? kUnlimited : result;
+  return __builtin_mul_overflow(a, b, &result) ? kNoLimit : result;
 }
 
 std::uint64_t free_huge_page_bytes(std::uint64_t page_bytes) {
@@ -47,11 +47,11 @@ std::uint64_t free_huge_page_bytes(std::uint64_t page_bytes) {
                 "/sys/kernel/mm/hugepages/hugepages-%" PRIu64 "kB/free_hugepages",
                 page_bytes / 1024);
   std::FILE* file = std::fopen(name, "re");
-  if (file == nullptr) return kUnlimited;
+  if (file == nullptr) return kNoLimit;
   std::uint64_t pages = 0;
   const bool read = std::fscanf(file, "%" SCNu64, &pages) == 1;
   std::fclose(file);
-  return read ? product(pages, page_bytes) : kUnlimited;
+  return read ? product(pages, page_bytes) : kNoLimit;
 }
 
 // A pool beyond its container's limit would be killed while it is made, and half of it would stay.
@@ -59,7 +59,7 @@ void narrow_to_memory(Available& available) {
   const AvailableMemory memory = available_memory();
   if (memory.bytes >= available.bytes) return;
   available.bytes = memory.bytes;
-  if (memory.limit == kUnlimited) return;
+  if (memory.limit == kNoLimit) return;
   available.why = " (" + memory.limited_by + ": memory limit " + std::to_string(memory.limit) + ")";
 }
 
@@ -67,7 +67,7 @@ void narrow_to_memory(Available& available) {
 Available find_available(const struct statfs& fs) {
   const auto block_bytes = static_cast<std::uint64_t>(fs.f_bsize);
   // No blocks: a memfd's internal mount, or a mount without a limit.
-  Available available{fs.f_blocks == 0 ? kUnlimited : product(fs.f_bavail, block_bytes)};
+  Available available{fs.f_blocks == 0 ? kNoLimit : product(fs.f_bavail, block_bytes)};
   if (fs.f_type == TMPFS_MAGIC) narrow_to_memory(available);
   if (fs.f_type == HUGETLBFS_MAGIC)
     available.bytes = std::min(available.bytes, free_huge_page_bytes(block_bytes));

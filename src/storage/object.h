@@ -48,6 +48,7 @@ inline constexpr std::uint64_t kObjectMagic =
     0x00'31'6a'62'4f'68'63'43;  // "CchObj1", little-endian
 inline constexpr std::uint32_t kObjectEncrypted = 1;
 inline constexpr std::uint32_t kMaxObjectTokens = 1u << 20;
+inline constexpr std::uint64_t kMostTokenBytes = std::uint64_t{kMaxObjectTokens} * 4;
 inline constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 32;
 
 struct ObjectHead {

@@ -69,6 +69,11 @@ TEST_F(CompanionTest, AProgramOfSeveralCommandsIsToldWhichOne) {
     EXPECT_EQ(run_copy(command + " --help").out,
               "libexec/cachalot/cachalot-memory: " + command + " --help\n");
   }
+  put_program("libexec/cachalot/cachalot-simulate");
+  for (const std::string command : {"calibrate", "long-prefill", "simulate"}) {
+    EXPECT_EQ(run_copy(command + " --help").out,
+              "libexec/cachalot/cachalot-simulate: " + command + " --help\n");
+  }
 }
 
 TEST_F(CompanionTest, AMissingProgramIsNamedWithThePlacesAndWhatBuildsIt) {
@@ -115,8 +120,8 @@ TEST_F(CompanionTest, ABenchmarkSaysWhatItIsWhenItStarts) {
 TEST_F(CompanionTest, HelpListsAllCommands) {
   const Outcome outcome = run({"--help"});
   expect_done(outcome);
-  for (const std::string command :
-       {"replay", "serve", "hitrate", "bench", "vtensor", "alloc-trace", "alloc-replay"}) {
+  for (const std::string command : {"replay", "serve", "hitrate", "bench", "simulate", "calibrate",
+                                    "vtensor", "alloc-trace", "alloc-replay"}) {
     EXPECT_NE(outcome.out.find("\n  " + command + " "), std::string::npos) << command;
   }
 }

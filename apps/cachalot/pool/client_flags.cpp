@@ -72,7 +72,7 @@ class Patience {
 const char* const kKeyHelp =
     "32 hexadecimal digits are a block hash; any other text is hashed with the namespace";
 
-void add_client_flags(CLI::App& app, ClientFlags& flags) {
+void add_client_flags(Command& app, ClientFlags& flags) {
   app.add_option("--pool", flags.paths,
                  "the pool's path; for several devices, repeat the flag for each in order, or give "
                  "only the first if the others are PATH.1, PATH.2, …")
@@ -91,7 +91,7 @@ void add_client_flags(CLI::App& app, ClientFlags& flags) {
   add_wait_flag(app, flags);
 }
 
-void add_host_flag(CLI::App& app, ClientFlags& flags) {
+void add_host_flag(Command& app, ClientFlags& flags) {
   app.add_option("--host", flags.host,
                  "this machine's number in the pool, if several machines share it")
       ->type_name("N")
@@ -99,7 +99,7 @@ void add_host_flag(CLI::App& app, ClientFlags& flags) {
       ->capture_default_str();
 }
 
-void add_wait_flag(CLI::App& app, ClientFlags& flags) {
+void add_wait_flag(Command& app, ClientFlags& flags) {
   app.add_option("--wait", flags.wait_s,
                  "how long to wait for the pool and its keeper (default: " +
                      (flags.patience_s == 0 ? "0)"

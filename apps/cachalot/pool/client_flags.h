@@ -3,12 +3,12 @@
 
 #include <cachalot/result.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "block_hash/block_hash.h"
+#include "flags.h"
 #include "pool/pool.h"
 #include "pool_flags.h"
 
@@ -28,10 +28,10 @@ struct ClientFlags {
   bool reads_only = false, is_operator = false;  // as in pool::ClientOptions
 };
 // --pool takes one path here, because keys may follow it; it may be repeated.
-void add_client_flags(CLI::App& app, ClientFlags& flags);
+void add_client_flags(Command& app, ClientFlags& flags);
 // Of these only --host, and --wait with --allow-foreign-pool.
-void add_host_flag(CLI::App& app, ClientFlags& flags);
-void add_wait_flag(CLI::App& app, ClientFlags& flags);
+void add_host_flag(Command& app, ClientFlags& flags);
+void add_wait_flag(Command& app, ClientFlags& flags);
 
 // What the help says of a KEY.
 extern const char* const kKeyHelp;

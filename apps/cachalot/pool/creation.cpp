@@ -38,7 +38,7 @@ bool is_open_here(const struct stat& named) {
 }
 
 // Then ends the program as the signal would have.
-void on_signal(int signal) {
+void remove_and_end(int signal) {
   for (const std::string& path : *paths_being_made) {
     struct stat named {};
     if (lstat(path.c_str(), &named) == 0 && S_ISREG(named.st_mode) && is_open_here(named)) {
@@ -54,7 +54,7 @@ class RemoveOnSignal {
   explicit RemoveOnSignal(std::vector<std::string> paths) : paths_(std::move(paths)) {
     paths_being_made = &paths_;
     struct sigaction action {};
-    action.sa_handler = on_signal;
+    action.sa_handler = remove_and_end;
     for (std::size_t i = 0; i < std::size(kSignals); ++i) {
       sigaction(kSignals[i], nullptr, &before_[i]);
       if (before_[i].sa_handler != SIG_IGN) sigaction(kSignals[i], &action, nullptr);

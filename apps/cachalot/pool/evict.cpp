@@ -10,14 +10,14 @@
 namespace cachalot::apps {
 namespace {
 
-struct Options {
+struct EvictOptions {
   ClientFlags client;
   std::string key;
   bool all = false;
   std::string json;
 };
 
-Result<std::uint32_t> evict(const Options& options) {
+Result<std::uint32_t> evict(const EvictOptions& options) {
   if (options.key.empty() != options.all) {
     return Error::make(Code::kInvalidArgument, "evict: give either a KEY or --all");
   }
@@ -30,7 +30,7 @@ Result<std::uint32_t> evict(const Options& options) {
   return of_key(options.key, of_keeper(attached, attached.client->requests().evict(hash)));
 }
 
-int run(const Options& options) {
+int run_evict(const EvictOptions& options) {
   Result<Output> json = open_output("--json", options.json, options.client.paths);
   if (!json) return fail(json.error());
   const Result<std::uint32_t> evicted = evict(options);
@@ -42,10 +42,10 @@ int run(const Options& options) {
 
 }  // namespace
 
-void add_evict(CLI::App& app, Chosen& chosen) {
-  auto options = std::make_shared<Options>();
+void add_evict(Command& app, Chosen& chosen) {
+  auto options = std::make_shared<EvictOptions>();
   options->client.is_operator = true;
-  CLI::App* const command =
+  Command* const command =
       app.add_subcommand("evict", "evicts a block and all its descendants from a served pool");
   command->add_option("key", options->key, kKeyHelp)->type_name("KEY");
   command->add_flag("--all", options->all,
@@ -54,7 +54,7 @@ void add_evict(CLI::App& app, Chosen& chosen) {
   command->add_option("--json", options->json, "write the result to FILE, or to stdout for -")
       ->type_name("FILE");
   command->footer("Example: cachalot evict greeting --pool /dev/shm/kv");
-  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+  command->callback([options, &chosen] { chosen.run = [options] { return run_evict(*options); }; });
 }
 
 }  // namespace cachalot::apps

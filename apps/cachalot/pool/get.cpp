@@ -14,7 +14,7 @@
 namespace cachalot::apps {
 namespace {
 
-struct Options {
+struct GetOptions {
   ClientFlags client;
   std::string key;
   std::uint64_t storage_wait_s = 5;
@@ -23,7 +23,7 @@ struct Options {
 };
 
 // Has the storage behind the pool bring a block that the pool lacks. @return whether it has it
-Result<bool> fetch(const Options& options, Attached& attached, const BlockHash& hash) {
+Result<bool> fetch(const GetOptions& options, Attached& attached, const BlockHash& hash) {
   using namespace std::chrono_literals;
   pool::Client& client = attached.client.client();
   const std::uint64_t until_ns = base::SteadyClock::read() + options.storage_wait_s * 1'000'000'000;
@@ -38,7 +38,7 @@ Result<bool> fetch(const Options& options, Attached& attached, const BlockHash& 
   return true;
 }
 
-Result<std::string> read_block(const Options& options, const BlockHash& hash) {
+Result<std::string> read_block(const GetOptions& options, const BlockHash& hash) {
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
   std::string bytes(attached.pool.access().geometry.block_bytes, '\0');
   const std::span<std::byte> room = std::as_writable_bytes(std::span(bytes));
@@ -53,7 +53,7 @@ Result<std::string> read_block(const Options& options, const BlockHash& hash) {
   return bytes;
 }
 
-Status get(const Options& options) {
+Status get(const GetOptions& options) {
   if (options.output == "-" && options.json == "-") {
     return Error::make(Code::kInvalidArgument,
                        "get: --json and --output are both stdout, expected a file for one of them");
@@ -71,17 +71,17 @@ Status get(const Options& options) {
   return json.write_json({{"key", options.key}, {"hash", hex}, {"bytes", bytes.size()}});
 }
 
-int run(const Options& options) {
+int run_get(const GetOptions& options) {
   const Status status = get(options);
   return status ? kExitDone : fail(status.error());
 }
 
 }  // namespace
 
-void add_get(CLI::App& app, Chosen& chosen) {
-  auto options = std::make_shared<Options>();
+void add_get(Command& app, Chosen& chosen) {
+  auto options = std::make_shared<GetOptions>();
   options->client.reads_only = true;
-  CLI::App* const command = app.add_subcommand("get", "reads one block of a served pool");
+  Command* const command = app.add_subcommand("get", "reads one block of a served pool");
   command->add_option("key", options->key, kKeyHelp)->required()->type_name("KEY");
   command
       ->add_option("--output", options->output,
@@ -98,7 +98,7 @@ void add_get(CLI::App& app, Chosen& chosen) {
   command->add_option("--json", options->json, "write the result to FILE, or to stdout for -")
       ->type_name("FILE");
   command->footer("Example: cachalot get greeting --pool /dev/shm/kv --output block.bin");
-  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+  command->callback([options, &chosen] { chosen.run = [options] { return run_get(*options); }; });
 }
 
 }  // namespace cachalot::apps

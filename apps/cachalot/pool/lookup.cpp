@@ -11,7 +11,7 @@
 namespace cachalot::apps {
 namespace {
 
-struct Options {
+struct LookupOptions {
   ClientFlags client;
   std::vector<std::string> keys;
   bool asks_storage = false;
@@ -26,7 +26,7 @@ struct Looked {
   std::size_t stored = 0;          // blocks after it that the storage behind the pool has
 };
 
-Result<Looked> look_up(const Options& options) {
+Result<Looked> look_up(const LookupOptions& options) {
   Looked looked;
   for (const std::string& key : options.keys) {
     CACHALOT_TRY_ASSIGN(const BlockHash hash, parse_key(key, options.client.fingerprint));
@@ -53,7 +53,7 @@ Result<Looked> look_up(const Options& options) {
   return looked;
 }
 
-nlohmann::json report(const Options& options, const Looked& looked) {
+nlohmann::json json_of(const LookupOptions& options, const Looked& looked) {
   nlohmann::json keys = nlohmann::json::array();
   std::FILE* const out = human_output(options.json);
   for (std::size_t i = 0; i < options.keys.size(); ++i) {
@@ -79,12 +79,12 @@ nlohmann::json report(const Options& options, const Looked& looked) {
           {"keys", keys}};
 }
 
-int run(const Options& options) {
+int run_lookup(const LookupOptions& options) {
   Result<Output> json = open_output("--json", options.json, options.client.paths);
   if (!json) return fail(json.error());
   const Result<Looked> looked = look_up(options);
   if (!looked) return fail(looked.error());
-  const Status written = json->write_json(report(options, *looked));
+  const Status written = json->write_json(json_of(options, *looked));
   if (!written) return fail(written.error());
   return looked->found.empty() && !(options.asks_storage && looked->stored != 0) ? kExitFault
                                                                                  : kExitDone;
@@ -92,13 +92,13 @@ int run(const Options& options) {
 
 }  // namespace
 
-void add_lookup(CLI::App& app, Chosen& chosen) {
-  auto options = std::make_shared<Options>();
+void add_lookup(Command& app, Chosen& chosen) {
+  auto options = std::make_shared<LookupOptions>();
   options->client.reads_only = true;
-  CLI::App* const command = app.add_subcommand("lookup",
-                                               "finds the longest prefix of a chain of blocks in a "
-                                               "served pool (with --storage: or behind it); "
-                                               "exit code 1 if none");
+  Command* const command = app.add_subcommand("lookup",
+                                              "finds the longest prefix of a chain of blocks in a "
+                                              "served pool (with --storage: or behind it); "
+                                              "exit code 1 if none");
   command
       ->add_option("key", options->keys,
                    std::string("the blocks of a chain, from its root on; all blocks after the "
@@ -113,7 +113,8 @@ void add_lookup(CLI::App& app, Chosen& chosen) {
   command->add_option("--json", options->json, "write the result to FILE, or to stdout for -")
       ->type_name("FILE");
   command->footer("Example: cachalot lookup chapter-1 chapter-2 --pool /dev/shm/kv");
-  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+  command->callback(
+      [options, &chosen] { chosen.run = [options] { return run_lookup(*options); }; });
 }
 
 }  // namespace cachalot::apps

@@ -56,9 +56,9 @@ Result<node::PeersOptions> PeerFlags::options() const {
       "tcp:10.0.0.1:0");
 }
 
-void add_peer_flags(CLI::App& command, PeerFlags& flags) {
+void add_peer_flags(Command& command, PeerFlags& flags) {
   constexpr const char* kGroup = "Peers";
-  CLI::Option* const peers =
+  Flag* const peers =
       command
           .add_option(
               "--peers", flags.registry,

@@ -3,10 +3,10 @@
 
 #include <cachalot/result.h>
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
+#include "flags.h"
 #include "node/peers/peers.h"
 
 namespace cachalot::apps {
@@ -23,6 +23,6 @@ struct PeerFlags {
   Result<node::PeersOptions> options() const;
 };
 
-void add_peer_flags(CLI::App& command, PeerFlags& flags);
+void add_peer_flags(Command& command, PeerFlags& flags);
 
 }  // namespace cachalot::apps

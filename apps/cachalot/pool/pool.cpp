@@ -19,14 +19,14 @@
 namespace cachalot::apps {
 namespace {
 
-struct Options {
+struct PoolOptions {
   Paths paths;
   GeometryFlags geometry;
   std::string json;
   bool shows_all = false;
 };
 
-Status tell_created(const Options& options, const pool::Pool& pool, Output& json) {
+Status tell_created(const PoolOptions& options, const pool::Pool& pool, Output& json) {
   const pool::Geometry& geometry = pool.access().geometry;
   std::FILE* const out = human_output(options.json);
   std::fprintf(out,
@@ -53,7 +53,7 @@ Status check_lasts(const Paths& paths) {
   return {};
 }
 
-Status create(const Options& options) {
+Status create(const PoolOptions& options) {
   CACHALOT_TRY(check_lasts(options.paths));
   pool::CreateOptions create_options;
   create_options.paths = options.paths;
@@ -66,7 +66,7 @@ Status create(const Options& options) {
   return told;
 }
 
-Status info(const Options& options) {
+Status info(const PoolOptions& options) {
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
   CACHALOT_TRY_ASSIGN(const pool::Pool pool, open_pool_to_read(options.paths));
   const nlohmann::json description = describe_pool(pool);
@@ -109,7 +109,7 @@ Error with_way_out(const Paths& paths, const Error& error) {
   return told;
 }
 
-Status destroy(const Options& options) {
+Status destroy(const PoolOptions& options) {
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
   // Looked at first for its names, which are gone afterwards.
   Paths paths;
@@ -124,9 +124,10 @@ Status destroy(const Options& options) {
   return json.write_json({{"pool", paths}});
 }
 
-CLI::App* add_action(CLI::App& command, Chosen& chosen, const char* name, const char* text,
-                     Status (*action)(const Options&), const std::shared_ptr<Options>& options) {
-  CLI::App* const added = command.add_subcommand(name, text);
+Command* add_action(Command& command, Chosen& chosen, const char* name, const char* text,
+                    Status (*action)(const PoolOptions&),
+                    const std::shared_ptr<PoolOptions>& options) {
+  Command* const added = command.add_subcommand(name, text);
   add_pool_flag(*added, options->paths);
   added->add_option("--json", options->json, "write the result to FILE, or to stdout for -")
       ->type_name("FILE");
@@ -142,17 +143,17 @@ CLI::App* add_action(CLI::App& command, Chosen& chosen, const char* name, const 
 
 }  // namespace
 
-void add_pool(CLI::App& app, Chosen& chosen) {
-  CLI::App* const command = app.add_subcommand("pool", "creates, shows and removes pools");
-  const auto options = std::make_shared<Options>();
-  CLI::App* const creation = add_action(
+void add_pool(Command& app, Chosen& chosen) {
+  Command* const command = app.add_subcommand("pool", "creates, shows and removes pools");
+  const auto options = std::make_shared<PoolOptions>();
+  Command* const creation = add_action(
       *command, chosen, "create", "creates a pool and reserves all its space", create, options);
   add_geometry_flags(*creation, options->geometry);
   creation->footer(
       "Example: cachalot pool create /dev/shm/kv --model Llama-3-8B --block-tokens 16 --capacity "
       "8GiB");
-  CLI::App* const shown = add_action(*command, chosen, "info",
-                                     "shows keeper, blocks, clients and hit rate", info, options);
+  Command* const shown = add_action(*command, chosen, "info",
+                                    "shows keeper, blocks, clients and hit rate", info, options);
   shown->add_flag(
       "--all", options->shows_all,
       "show geometry, block accounting, all counters, and each client and namespace, too");

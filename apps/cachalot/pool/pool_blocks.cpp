@@ -15,7 +15,7 @@
 namespace cachalot::apps {
 namespace {
 
-struct Options {
+struct ListOptions {
   Paths paths;
   std::string json;
 };
@@ -51,7 +51,7 @@ nlohmann::json describe_blocks(const pool::Access& access) {
   return blocks;
 }
 
-Status list(const Options& options) {
+Status list(const ListOptions& options) {
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
   CACHALOT_TRY_ASSIGN(const pool::Pool pool, open_pool_to_read(options.paths));
   const nlohmann::json blocks = describe_blocks(pool.access());
@@ -68,9 +68,9 @@ Status list(const Options& options) {
 
 }  // namespace
 
-void add_pool_blocks(CLI::App& pool, Chosen& chosen) {
-  const auto options = std::make_shared<Options>();
-  CLI::App* const command =
+void add_pool_blocks(Command& pool, Chosen& chosen) {
+  const auto options = std::make_shared<ListOptions>();
+  Command* const command =
       pool.add_subcommand("blocks", "lists the published blocks: parents and tokens");
   add_pool_flag(*command, options->paths);
   command->add_option("--json", options->json, "write the list to FILE, or to stdout for -")

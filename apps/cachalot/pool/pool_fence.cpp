@@ -12,14 +12,14 @@
 namespace cachalot::apps {
 namespace {
 
-struct Options {
+struct FenceOptions {
   ClientFlags client;
   std::optional<std::uint32_t> fenced;
   bool unknown = false;
   std::string json;
 };
 
-Status fence(const Options& options) {
+Status fence(const FenceOptions& options) {
   if (options.fenced.has_value() == options.unknown) {
     return Error::make(Code::kInvalidArgument, "pool fence: give either --client or --unknown");
   }
@@ -35,17 +35,17 @@ Status fence(const Options& options) {
   return json.write_json({{"client", client}, {"released", released}});
 }
 
-int run(const Options& options) {
+int run_fence(const FenceOptions& options) {
   const Status status = fence(options);
   return status ? kExitDone : fail(status.error());
 }
 
 }  // namespace
 
-void add_pool_fence(CLI::App& pool, Chosen& chosen) {
-  auto options = std::make_shared<Options>();
+void add_pool_fence(Command& pool, Chosen& chosen) {
+  auto options = std::make_shared<FenceOptions>();
   options->client.is_operator = true;
-  CLI::App* const command = pool.add_subcommand(
+  Command* const command = pool.add_subcommand(
       "fence",
       "states that a suspected client has stopped storing, and frees its quarantined blocks");
   add_pool_flag(*command, options->client.paths);
@@ -60,7 +60,7 @@ void add_pool_fence(CLI::App& pool, Chosen& chosen) {
   command->add_option("--json", options->json, "write the result to FILE, or to stdout for -")
       ->type_name("FILE");
   command->footer("Example: cachalot pool fence /dev/shm/kv --client 3");
-  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+  command->callback([options, &chosen] { chosen.run = [options] { return run_fence(*options); }; });
 }
 
 }  // namespace cachalot::apps

@@ -85,7 +85,7 @@ Result<pool::Geometry> sized(const GeometryFlags& flags, const pool::Geometry& s
 
 }  // namespace
 
-void add_pool_flag(CLI::App& app, Paths& paths) {
+void add_pool_flag(Command& app, Paths& paths) {
   app.add_option("path,--pool", paths,
                  "the pool: a file, shm:NAME or a devdax device; for several devices all of them "
                  "in order, or the first if the others are PATH.1, PATH.2, …")
@@ -94,7 +94,7 @@ void add_pool_flag(CLI::App& app, Paths& paths) {
       ->type_name("PATH");
 }
 
-void add_geometry_flags(CLI::App& app, GeometryFlags& flags) {
+void add_geometry_flags(Command& app, GeometryFlags& flags) {
   constexpr const char* kGroup = "Geometry";
   const auto add = [&](const char* name, auto& value, const char* type, const char* text) {
     return app.add_option(name, value, text)->type_name(type)->group(kGroup);
@@ -114,7 +114,7 @@ void add_geometry_flags(CLI::App& app, GeometryFlags& flags) {
       "client "
       "and an eighth of the capacity)");
   add("--domain", flags.domain, "NAME", "coherent, or noncoherent: memory without cache coherence")
-      ->check(CLI::IsMember({"coherent", "noncoherent"}))
+      ->check(one_of({"coherent", "noncoherent"}))
       ->capture_default_str();
   add("--devices", flags.devices, "D", "devices to interleave (default: the number of paths)")
       ->transform(number(1, pool::kMaxDevices));
@@ -193,7 +193,7 @@ Result<Output> open_output(const char* flag, const std::string& file, const Path
   return Output::open(file);
 }
 
-void add_foreign_flag(CLI::App& app, bool& allow_foreign) {
+void add_foreign_flag(Command& app, bool& allow_foreign) {
   app.add_flag("--allow-foreign-pool", allow_foreign,
                "also use a pool whose files belong to neither this user nor root, or that every "
                "user may write to");

@@ -3,11 +3,11 @@
 
 #include <cachalot/result.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "flags.h"
 #include "output.h"
 #include "pool/pool.h"
 
@@ -16,7 +16,7 @@ namespace cachalot::apps {
 using Paths = std::vector<std::string>;
 
 // PATH… or --pool PATH…: one, or one per device.
-void add_pool_flag(CLI::App& app, Paths& paths);
+void add_pool_flag(Command& app, Paths& paths);
 
 struct GeometryFlags {
   std::string block_bytes;
@@ -33,7 +33,7 @@ struct GeometryFlags {
   std::uint32_t hosts = 1;
   std::uint32_t note_bytes = pool::kDefaultNoteBytes;
 };
-void add_geometry_flags(CLI::App& app, GeometryFlags& flags);
+void add_geometry_flags(Command& app, GeometryFlags& flags);
 
 // The geometry that the flags ask for, device_bytes filled in.
 // @errors kInvalidArgument: a flag is missing, contradicts another or is out of range
@@ -51,7 +51,7 @@ std::string file_name_of(const std::string& path);
 Result<Output> open_output(const char* flag, const std::string& file, const Paths& paths);
 
 // Also a pool of another user.
-void add_foreign_flag(CLI::App& app, bool& allow_foreign);
+void add_foreign_flag(Command& app, bool& allow_foreign);
 
 // Maps a pool without paying for huge pages. @errors as Pool::open
 Result<pool::Pool> open_pool(const Paths& paths, bool allow_foreign);

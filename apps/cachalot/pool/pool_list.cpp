@@ -97,8 +97,8 @@ std::vector<std::string> find_pools(const std::string& folder) {
   return found;
 }
 
-void add_pool_list(CLI::App& pool, Chosen& chosen) {
-  CLI::App* const command = pool.add_subcommand("list", "shows the pools of this machine");
+void add_pool_list(Command& pool, Chosen& chosen) {
+  Command* const command = pool.add_subcommand("list", "shows the pools of this machine");
   const auto options = std::make_shared<Options>();
   command->add_option("folder", options->folder, "where to look")->capture_default_str();
   command->add_option("--json", options->json, "write the result to FILE, or to stdout for -")

@@ -1,9 +1,9 @@
 // The pools of a machine, found by their first bytes.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
+#include "flags.h"
 
 #include "command.h"
 
@@ -14,6 +14,6 @@ std::vector<std::string> find_pools(const std::string& folder);
 
 inline constexpr const char* kPoolFolder = "/dev/shm";
 
-void add_pool_list(CLI::App& pool, Chosen& chosen);  // `pool` is the command above
+void add_pool_list(Command& pool, Chosen& chosen);  // `pool` is the command above
 
 }  // namespace cachalot::apps

@@ -18,11 +18,11 @@
 namespace cachalot::apps {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 using pool::KeeperCounter;
 using pool::Pool;
 
-json describe_geometry(const pool::Geometry& geometry) {
+Json describe_geometry(const pool::Geometry& geometry) {
   return {{"domain", memory::domain_name(geometry.domain)},
           {"devices", geometry.devices},
           {"device_bytes", geometry.device_bytes},
@@ -45,14 +45,14 @@ const char* keeper_state(const Pool& pool, const pool::KeeperView& view) {
 }
 
 // A time in seconds; a whole number where it is one.
-json seconds(std::uint64_t ns) {
+Json seconds(std::uint64_t ns) {
   constexpr std::uint64_t kNs = 1'000'000'000;
   if (ns % kNs == 0) return ns / kNs;
   return static_cast<double>(ns) / kNs;
 }
 
 // How the keeper serves, or the last one served. Keepers of earlier versions did not say it.
-void describe_service(const Pool& pool, json& keeper) {
+void describe_service(const Pool& pool, Json& keeper) {
   pool::KeeperInfoLine info{};
   if (!pool.state().read_keeper_info(info)) return;
   const auto text = [](const char* from, std::size_t most) {
@@ -69,9 +69,9 @@ void describe_service(const Pool& pool, json& keeper) {
   keeper["uptime_s"] = now - std::min(now, info.since_unix_s);
 }
 
-json describe_keeper(const Pool& pool) {
+Json describe_keeper(const Pool& pool) {
   const pool::KeeperView view = pool.state().read_keepers();
-  json keeper = {{"state", keeper_state(pool, view)}, {"epoch", view.epoch}};
+  Json keeper = {{"state", keeper_state(pool, view)}, {"epoch", view.epoch}};
   pool::KeeperLine line{};
   if (pool.state().read_keeper_line(line)) keeper["pid"] = line.pid;
   describe_service(pool, keeper);
@@ -79,8 +79,8 @@ json describe_keeper(const Pool& pool) {
 }
 
 // Where the pool's blocks are: the six parts add up to `blocks`.
-json describe_accounting(const pool::KeeperCounters& counters) {
-  json accounting = json::object();
+Json describe_accounting(const pool::KeeperCounters& counters) {
+  Json accounting = Json::object();
   std::uint64_t sum = 0;
   for (const KeeperCounter part :
        {KeeperCounter::kFree, KeeperCounter::kGranted, KeeperCounter::kLive, KeeperCounter::kLimbo,
@@ -92,8 +92,8 @@ json describe_accounting(const pool::KeeperCounters& counters) {
   return accounting;
 }
 
-json describe_counters(const pool::KeeperCounters& counters) {
-  json all = json::object();
+Json describe_counters(const pool::KeeperCounters& counters) {
+  Json all = Json::object();
   for (auto i = static_cast<std::uint32_t>(KeeperCounter::kClients);
        i < pool::KeeperCounters::kCount; ++i) {
     const auto counter = static_cast<KeeperCounter>(i);
@@ -111,8 +111,8 @@ const char* client_state(const pool::ViewLine& view, bool is_served) {
   return nullptr;
 }
 
-json describe_counters(const pool::ClientCounters& counters) {
-  json all = json::object();
+Json describe_counters(const pool::ClientCounters& counters) {
+  Json all = Json::object();
   for (std::uint32_t i = 0; i < pool::ClientCounters::kCount; ++i) {
     const auto counter = static_cast<pool::ClientCounter>(i);
     all[pool::counter_name(counter)] = counters[counter];
@@ -121,8 +121,8 @@ json describe_counters(const pool::ClientCounters& counters) {
 }
 
 // Of all clients since the pool was made.
-json describe_totals(const pool::ClientCounters& counters) {
-  json all = describe_counters(counters);
+Json describe_totals(const pool::ClientCounters& counters) {
+  Json all = describe_counters(counters);
   const std::uint64_t asked = counters[pool::ClientCounter::kPromptBlocks];
   const std::uint64_t used = counters[pool::ClientCounter::kUsedPoolBlocks] +
                              counters[pool::ClientCounter::kUsedPeerBlocks] +
@@ -133,7 +133,7 @@ json describe_totals(const pool::ClientCounters& counters) {
   return all;
 }
 
-json describe_client_counters(const Pool& pool, std::uint32_t slot) {
+Json describe_client_counters(const Pool& pool, std::uint32_t slot) {
   const pool::Access& access = pool.access();
   pool::ClientCounters counters;
   if (!counters.read(access.region, access.layout.client_counters(slot))) return {};
@@ -151,21 +151,21 @@ bool has_left(const Pool& pool, const pool::ViewLine& view, std::uint32_t slot) 
 }
 
 // By what the keeper says: a client that was killed cannot take back what it said of itself.
-json describe_clients(const Pool& pool) {
+Json describe_clients(const Pool& pool) {
   const pool::KeeperView keeper = pool.state().read_keepers();
   const bool is_served = std::strcmp(keeper_state(pool, keeper), "none") != 0;
-  json clients = json::array();
+  Json clients = Json::array();
   for (std::uint32_t slot = 0; slot < pool.access().geometry.clients; ++slot) {
     const pool::ViewLine view = pool.state().read_view(slot);
     const char* const state = client_state(view, is_served);
     if (state == nullptr) continue;
     if (!is_served && (view.flags & pool::kViewOpen) != 0 && has_left(pool, view, slot)) continue;
-    json client = {{"slot", slot},
+    Json client = {{"slot", slot},
                    {"host", view.host},
                    {"pid", view.pid},
                    {"held", (view.flags & pool::kViewHeld) != 0},
                    {"state", state}};
-    const json counters = describe_client_counters(pool, slot);
+    const Json counters = describe_client_counters(pool, slot);
     if (!counters.is_null()) client["counters"] = counters;
     clients.push_back(std::move(client));
   }
@@ -173,11 +173,11 @@ json describe_clients(const Pool& pool) {
 }
 
 // Of the ruling keeper; null: it has none.
-json describe_storage(const Pool& pool) {
+Json describe_storage(const Pool& pool) {
   const std::optional<pool::StorageState> storage = pool.state().read_storage();
   if (!storage) return nullptr;
   const bool has_keeper = std::strcmp(keeper_state(pool, pool.state().read_keepers()), "none") != 0;
-  json described = {{"kind", storage->kind},
+  Json described = {{"kind", storage->kind},
                     {"in_use", storage->is_up && has_keeper},
                     {"objects", storage->objects},
                     {"stored_bytes", storage->bytes},
@@ -195,7 +195,7 @@ std::string uuid_text(const pool::PoolId& id) {
 }
 
 // The name's ending says what a number counts.
-std::string value_text(std::string_view name, const json& value) {
+std::string value_text(std::string_view name, const Json& value) {
   if (name == "pid") return value.dump();  // a name, not a quantity
   if (name == "ttl_s" && value == 0) return "none";
   if (name == "hit_rate") {
@@ -210,7 +210,7 @@ std::string value_text(std::string_view name, const json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-void print_section(std::FILE* out, const char* title, const json& values) {
+void print_section(std::FILE* out, const char* title, const Json& values) {
   std::fprintf(out, "%s\n", title);
   for (const auto& [name, value] : values.items()) {
     // A point in time is for programs: the table has how long ago it was.
@@ -221,8 +221,8 @@ void print_section(std::FILE* out, const char* title, const json& values) {
 
 }  // namespace
 
-json describe_pool(const Pool& pool) {
-  json description = {{"pool", pool.paths()},
+Json describe_pool(const Pool& pool) {
+  Json description = {{"pool", pool.paths()},
                       {"uuid", uuid_text(pool.access().id)},
                       {"format_version", pool::kFormatVersion},
                       {"created_unix_s", pool.created_unix_s()},
@@ -231,7 +231,7 @@ json describe_pool(const Pool& pool) {
                       {"storage", describe_storage(pool)},
                       {"totals", describe_totals(pool.state().read_totals())},
                       {"attached", describe_clients(pool)}};
-  json namespaces = describe_namespaces(pool.state().read_namespaces());
+  Json namespaces = describe_namespaces(pool.state().read_namespaces());
   if (!namespaces.empty()) description["namespaces"] = std::move(namespaces);
   pool::KeeperCounters counters;
   if (pool.state().read_keeper_counters(counters)) {
@@ -242,9 +242,9 @@ json describe_pool(const Pool& pool) {
   return description;
 }
 
-void print_pool(std::FILE* out, const json& description) {
+void print_pool(std::FILE* out, const Json& description) {
   std::fprintf(out, "pool %s\n", description["uuid"].get<std::string>().c_str());
-  for (const json& path : description["pool"]) {
+  for (const Json& path : description["pool"]) {
     std::fprintf(out, "  %s\n", path.get<std::string>().c_str());
   }
   print_section(out, "geometry", description["geometry"]);
@@ -253,7 +253,7 @@ void print_pool(std::FILE* out, const json& description) {
   print_section(out, "all clients since the pool was created", description["totals"]);
   if (description.contains("namespaces")) {
     std::fprintf(out, "namespaces\n");
-    for (const json& one : description["namespaces"]) {
+    for (const Json& one : description["namespaces"]) {
       const std::string name = one["name"].get<std::string>();
       std::fprintf(out, "  %-18u %s\n", one["id"].get<unsigned>(),
                    name.empty() ? one["digest"].get<std::string>().c_str() : name.c_str());
@@ -263,7 +263,7 @@ void print_pool(std::FILE* out, const json& description) {
     print_section(out, "blocks", description["accounting"]);
     print_section(out, "counters", description["counters"]);
   }
-  for (const json& client : description["attached"]) {
+  for (const Json& client : description["attached"]) {
     print_section(out, "client", client);
     if (!client.contains("counters")) continue;
     for (const auto& [name, value] : client["counters"].items()) {

@@ -11,28 +11,28 @@
 namespace cachalot::apps {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
-std::uint64_t number_of(const json& values, const char* name) {
+std::uint64_t number_of(const Json& values, const char* name) {
   return values[name].get<std::uint64_t>();
 }
 
-std::string count_of(const json& values, const char* name, const char* of) {
+std::string count_of(const Json& values, const char* name, const char* of) {
   return grouped(number_of(values, name)) + " " + of;
 }
 
-std::string percent(double part, double all) {
+std::string percent_text(double part, double all) {
   char text[32];
   std::snprintf(text, sizeof text, "%.2f %%", all == 0 ? 0 : 100 * part / all);
   return text;
 }
 
-void row(std::FILE* out, const char* name, const std::string& text) {
+void print_field(std::FILE* out, const char* name, const std::string& text) {
   std::fprintf(out, "  %-12s %s\n", name, text.c_str());
 }
 
 // The parts whose number is not 0; `none` if there is none.
-std::string without_zeros(const json& values,
+std::string without_zeros(const Json& values,
                           std::initializer_list<std::pair<const char*, const char*>> parts,
                           const char* none) {
   std::string text;
@@ -43,14 +43,14 @@ std::string without_zeros(const json& values,
   return text.empty() ? none : text;
 }
 
-std::string pool_text(const json& description) {
-  const json& paths = description["pool"];
+std::string pool_text(const Json& description) {
+  const Json& paths = description["pool"];
   const std::string first = paths[0].get<std::string>();
   if (paths.size() == 1) return first;
   return first + " and " + std::to_string(paths.size() - 1) + " more";
 }
 
-std::string keeper_text(const json& keeper) {
+std::string keeper_text(const Json& keeper) {
   std::string text = keeper["state"].get<std::string>();
   if (keeper.contains("uptime_s"))
     text += " for " + duration_text(keeper["uptime_s"].get<double>());
@@ -61,9 +61,9 @@ std::string keeper_text(const json& keeper) {
   return text;
 }
 
-std::string clients_text(const json& description) {
+std::string clients_text(const Json& description) {
   std::uint64_t suspected = 0, held = 0;
-  for (const json& client : description["attached"]) {
+  for (const Json& client : description["attached"]) {
     suspected += client["state"] == "suspected";
     held += client["state"] == "held";
   }
@@ -75,7 +75,7 @@ std::string clients_text(const json& description) {
 }
 
 // How many there are, and names of the first ones.
-std::string namespaces_text(const json& namespaces) {
+std::string namespaces_text(const Json& namespaces) {
   constexpr std::size_t kMostBytes = 100;
   std::string text = std::to_string(namespaces.size());
   for (std::size_t i = 0; i < namespaces.size(); ++i) {
@@ -87,7 +87,7 @@ std::string namespaces_text(const json& namespaces) {
   return text;
 }
 
-std::string storage_text(const json& storage) {
+std::string storage_text(const Json& storage) {
   if (storage.is_null()) return "none";
   const std::string error = storage["last_error"].get<std::string>();
   std::string text = storage["kind"].get<std::string>() +
@@ -100,9 +100,9 @@ std::string storage_text(const json& storage) {
   return error.empty() ? text : text + "; last error: " + error;
 }
 
-std::string hits_text(const json& totals) {
+std::string hits_text(const Json& totals) {
   if (totals["hit_rate"].is_null()) return "no prompt has asked for blocks yet";
-  return percent(totals["hit_rate"].get<double>(), 1) + ": " +
+  return percent_text(totals["hit_rate"].get<double>(), 1) + ": " +
          count_of(totals, "prompts", "prompts asked for ") +
          count_of(totals, "prompt_blocks", "blocks and used ") +
          count_of(totals, "used_blocks", "(") +
@@ -134,69 +134,71 @@ std::string duration_text(double s) {
   return text;
 }
 
-void print_summary(std::FILE* out, const json& description) {
-  const json& geometry = description["geometry"];
+void print_summary(std::FILE* out, const Json& description) {
+  const Json& geometry = description["geometry"];
   std::fprintf(out, "pool %s\n", pool_text(description).c_str());
-  row(out, "keeper", keeper_text(description["keeper"]));
-  row(out, "capacity",
-      bytes_text(number_of(geometry, "capacity_bytes")) + ": " +
-          count_of(geometry, "capacity_blocks", "blocks of ") +
-          bytes_text(number_of(geometry, "block_bytes")) + "; the pool takes " +
-          bytes_text(number_of(geometry, "devices") * number_of(geometry, "device_bytes")) +
-          " in all");
+  print_field(out, "keeper", keeper_text(description["keeper"]));
+  print_field(out, "capacity",
+              bytes_text(number_of(geometry, "capacity_bytes")) + ": " +
+                  count_of(geometry, "capacity_blocks", "blocks of ") +
+                  bytes_text(number_of(geometry, "block_bytes")) + "; the pool takes " +
+                  bytes_text(number_of(geometry, "devices") * number_of(geometry, "device_bytes")) +
+                  " in all");
   if (description.contains("accounting")) {
-    const json& blocks = description["accounting"];
-    row(out, "blocks",
-        percent(blocks["live_blocks"].get<double>(), geometry["capacity_blocks"].get<double>()) +
-            " of the capacity in use: " +
-            without_zeros(blocks,
-                          {{"live_blocks", "live"},
-                           {"granted_blocks", "granted"},
-                           {"free_blocks", "free"},
-                           {"limbo_blocks", "in limbo"},
-                           {"quarantined_blocks", "quarantined"},
-                           {"bad_blocks", "bad"}},
-                          "none"));
+    const Json& blocks = description["accounting"];
+    print_field(out, "blocks",
+                percent_text(blocks["live_blocks"].get<double>(),
+                             geometry["capacity_blocks"].get<double>()) +
+                    " of the capacity in use: " +
+                    without_zeros(blocks,
+                                  {{"live_blocks", "live"},
+                                   {"granted_blocks", "granted"},
+                                   {"free_blocks", "free"},
+                                   {"limbo_blocks", "in limbo"},
+                                   {"quarantined_blocks", "quarantined"},
+                                   {"bad_blocks", "bad"}},
+                                  "none"));
   }
-  row(out, "clients", clients_text(description));
+  print_field(out, "clients", clients_text(description));
   if (description.contains("namespaces"))
-    row(out, "namespaces", namespaces_text(description["namespaces"]));
-  row(out, "storage", storage_text(description["storage"]));
-  const json& totals = description["totals"];
-  row(out, "hit rate", hits_text(totals));
-  row(out, "loaded",
+    print_field(out, "namespaces", namespaces_text(description["namespaces"]));
+  print_field(out, "storage", storage_text(description["storage"]));
+  const Json& totals = description["totals"];
+  print_field(out, "hit rate", hits_text(totals));
+  print_field(
+      out, "loaded",
       count_of(totals, "read_blocks", "blocks, ") + bytes_text(number_of(totals, "read_bytes")) +
           "; not valid: " +
           without_zeros(totals, {{"stale_reads", "stale"}, {"damaged_reads", "damaged"}}, "none"));
-  row(out, "stored",
-      count_of(totals, "committed_blocks", "blocks, ") +
-          bytes_text(number_of(totals, "written_bytes")));
+  print_field(out, "stored",
+              count_of(totals, "committed_blocks", "blocks, ") +
+                  bytes_text(number_of(totals, "written_bytes")));
   if (description.contains("counters")) {
-    const json& counters = description["counters"];
-    row(out, "evicted",
-        without_zeros(counters,
-                      {{"capacity_evictions", "for capacity"},
-                       {"bucket_evictions", "for the directory"},
-                       {"expired_blocks", "expired"},
-                       {"requested_evictions", "requested"}},
-                      "none"));
-    row(out, "refused",
-        without_zeros(counters,
-                      {{"no_space_commits", "blocks without room"},
-                       {"no_parent_commits", "without their parent"},
-                       {"invalid_commits", "not valid"},
-                       {"not_held_commits", "not held"},
-                       {"no_space_grants", "grants without room"},
-                       {"over_limit_grants", "over the limit"},
-                       {"no_space_namespaces", "namespaces"}},
-                      "none"));
+    const Json& counters = description["counters"];
+    print_field(out, "evicted",
+                without_zeros(counters,
+                              {{"capacity_evictions", "for capacity"},
+                               {"bucket_evictions", "for the directory"},
+                               {"expired_blocks", "expired"},
+                               {"requested_evictions", "requested"}},
+                              "none"));
+    print_field(out, "refused",
+                without_zeros(counters,
+                              {{"no_space_commits", "blocks without room"},
+                               {"no_parent_commits", "without their parent"},
+                               {"invalid_commits", "not valid"},
+                               {"not_held_commits", "not held"},
+                               {"no_space_grants", "grants without room"},
+                               {"over_limit_grants", "over the limit"},
+                               {"no_space_namespaces", "namespaces"}},
+                              "none"));
   }
-  for (const json& one : description["misses"]["causes"])
-    row(out, "misses", one["detail"].get<std::string>());
+  for (const Json& one : description["misses"]["causes"])
+    print_field(out, "misses", one["detail"].get<std::string>());
   if (description.contains("namespaces")) {
     for (const std::string& warning :
          fill_warnings(description["namespaces"], number_of(geometry, "block_bytes")))
-      row(out, "warning", warning);
+      print_field(out, "warning", warning);
   }
   std::fprintf(out, "all figures: --all, or --json -\n");
 }

@@ -14,7 +14,7 @@
 namespace cachalot::apps {
 namespace {
 
-struct Options {
+struct PutOptions {
   ClientFlags client;
   std::string key;
   std::string parent;
@@ -29,7 +29,7 @@ int leave_open(std::FILE*) {
 }
 
 // Reads all of the file, which must be 1 to `most_bytes` long.
-Result<std::vector<std::byte>> read_block(const std::string& file, std::uint64_t most_bytes) {
+Result<std::vector<std::byte>> read_bytes(const std::string& file, std::uint64_t most_bytes) {
   const char* const name = file == "-" ? "stdin" : file.c_str();
   const FileHandle in(file == "-" ? stdin : std::fopen(name, "rbe"),
                       file == "-" ? leave_open : std::fclose);
@@ -55,7 +55,7 @@ Result<std::vector<std::byte>> read_block(const std::string& file, std::uint64_t
 }
 
 // @param had_parent  it was in the pool before this block was put
-Status check_verdict(pool::Verdict verdict, const Options& options, bool had_parent) {
+Status check_verdict(pool::Verdict verdict, const PutOptions& options, bool had_parent) {
   switch (verdict) {
     case pool::Verdict::kCommitted:
     case pool::Verdict::kDuplicate:
@@ -87,7 +87,7 @@ std::optional<std::uint64_t> bytes_there(pool::Client& client, const BlockHash& 
   return found.entry.length;
 }
 
-Status report(const Options& options, Output& json, const BlockHash& hash, bool is_new,
+Status report(const PutOptions& options, Output& json, const BlockHash& hash, bool is_new,
               std::optional<std::uint64_t> bytes) {
   const std::string hex = block_hash::to_hex(hash);
   const std::string size = bytes ? std::to_string(*bytes) + " bytes" : "evicted meanwhile";
@@ -99,7 +99,7 @@ Status report(const Options& options, Output& json, const BlockHash& hash, bool 
                           {"stored", is_new}});
 }
 
-Status put(const Options& options) {
+Status put(const PutOptions& options) {
   const std::string& fingerprint = options.client.fingerprint;
   const Paths& paths = options.client.paths;
   CACHALOT_TRY_ASSIGN(const BlockHash hash, parse_key(options.key, fingerprint));
@@ -111,7 +111,7 @@ Status put(const Options& options) {
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.client.paths));
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
   CACHALOT_TRY_ASSIGN(const std::vector<std::byte> bytes,
-                      read_block(options.file, attached.pool.access().geometry.block_bytes));
+                      read_bytes(options.file, attached.pool.access().geometry.block_bytes));
   pool::Found found;
   const bool had_parent =
       !options.parent.empty() && attached.client->lookup({&parent, 1}, {&found, 1}) == 1;
@@ -125,16 +125,16 @@ Status put(const Options& options) {
                 is_new ? bytes.size() : bytes_there(attached.client.client(), hash));
 }
 
-int run(const Options& options) {
+int run_put(const PutOptions& options) {
   const Status status = put(options);
   return status ? kExitDone : fail(status.error());
 }
 
 }  // namespace
 
-void add_put(CLI::App& app, Chosen& chosen) {
-  auto options = std::make_shared<Options>();
-  CLI::App* const command = app.add_subcommand("put", "stores one block in a served pool");
+void add_put(Command& app, Chosen& chosen) {
+  auto options = std::make_shared<PutOptions>();
+  Command* const command = app.add_subcommand("put", "stores one block in a served pool");
   command->add_option("key", options->key, kKeyHelp)->required()->type_name("KEY");
   command->add_option("--file", options->file, "the block's bytes; - for stdin")
       ->type_name("FILE")
@@ -147,7 +147,7 @@ void add_put(CLI::App& app, Chosen& chosen) {
   command->add_option("--json", options->json, "write the result to FILE, or to stdout for -")
       ->type_name("FILE");
   command->footer("Example: cachalot put greeting --pool /dev/shm/kv --file block.bin");
-  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+  command->callback([options, &chosen] { chosen.run = [options] { return run_put(*options); }; });
 }
 
 }  // namespace cachalot::apps

@@ -75,9 +75,9 @@ storage::BackendSecrets StorageFlags::secrets() const {
           .s3_metadata_endpoint = environment("AWS_EC2_METADATA_SERVICE_ENDPOINT")};
 }
 
-void add_storage_flags(CLI::App& command, StorageFlags& flags) {
+void add_storage_flags(Command& command, StorageFlags& flags) {
   constexpr const char* kGroup = "Storage";
-  CLI::Option* const uri =
+  Flag* const uri =
       command
           .add_option(
               "--storage", flags.uris,
@@ -91,8 +91,8 @@ void add_storage_flags(CLI::App& command, StorageFlags& flags) {
   const auto add = [&](const char* name, std::string& value, const char* help, const char* type) {
     return command.add_option(name, value, help)->type_name(type)->group(kGroup)->needs(uri);
   };
-  CLI::Option* const bytes = add("--storage-capacity", flags.capacity,
-                                 "bytes of blocks in storage (default: no limit)", "SIZE");
+  Flag* const bytes = add("--storage-capacity", flags.capacity,
+                          "bytes of blocks in storage (default: no limit)", "SIZE");
   add("--storage-capacity-blocks", flags.capacity_blocks,
       "the same as a number of blocks, instead of --storage-capacity", "N")
       ->excludes(bytes);
@@ -104,7 +104,7 @@ void add_storage_flags(CLI::App& command, StorageFlags& flags) {
       "blocks "
       "of a nearly full pool",
       "through|selective|back")
-      ->check(CLI::IsMember({"through", "selective", "back"}))
+      ->check(one_of({"through", "selective", "back"}))
       ->capture_default_str();
   add("--storage-key-file", flags.key_file,
       "encrypt with AES-256-GCM; the file has 32 bytes, or 64 hexadecimal digits", "FILE");

@@ -3,11 +3,11 @@
 
 #include <cachalot/result.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "flags.h"
 #include "node/archive/archive_options.h"
 #include "storage/backends.h"
 #include "storage/catalogue.h"
@@ -32,6 +32,6 @@ struct StorageFlags {
   storage::BackendSecrets secrets() const;
 };
 
-void add_storage_flags(CLI::App& command, StorageFlags& flags);
+void add_storage_flags(Command& command, StorageFlags& flags);
 
 }  // namespace cachalot::apps

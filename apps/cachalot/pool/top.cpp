@@ -98,8 +98,8 @@ Status top(const Options& options) {
 
 }  // namespace
 
-void add_top(CLI::App& app, Chosen& chosen) {
-  CLI::App* const command = app.add_subcommand(
+void add_top(Command& app, Chosen& chosen) {
+  Command* const command = app.add_subcommand(
       "top", "shows pools live: clients, hit rates by source, traffic, evictions");
   const auto options = std::make_shared<Options>();
   command

@@ -5,6 +5,6 @@
 
 namespace cachalot::apps {
 
-void add_top(CLI::App& app, Chosen& chosen);
+void add_top(Command& app, Chosen& chosen);
 
 }  // namespace cachalot::apps

@@ -48,7 +48,7 @@ struct Flags {
 
 volatile sig_atomic_t told_to_end = 0;
 
-void on_signal(int) {
+void note_end(int) {
   told_to_end = 1;
 }
 
@@ -57,7 +57,7 @@ class SignalsEndTheReplay {
  public:
   SignalsEndTheReplay() {
     struct sigaction action {};
-    action.sa_handler = on_signal;
+    action.sa_handler = note_end;
     for (std::size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &action, &old_[i]);
   }
   ~SignalsEndTheReplay() {
@@ -204,7 +204,7 @@ void tell_defaults(std::FILE* to, const Flags& flags, const replay::ReplayOption
   }
 }
 
-int run(const Flags& flags) {
+int run_replay(const Flags& flags) {
   const Result<replay::ReplayOptions> options = options_of(flags);
   if (!options) return fail(options.error());
   Result<Output> json = open_output("--json", flags.json, flags.options.pool_paths);
@@ -233,10 +233,10 @@ int run(const Flags& flags) {
 
 namespace {
 
-void add_host_flags(CLI::App& command, Flags& flags, CLI::Option* pool) {
+void add_host_flags(Command& command, Flags& flags, Flag* pool) {
   constexpr const char* kGroup = "Hosts";
   replay::HostOptions& hosts = flags.options.hosts;
-  CLI::Option* const count =
+  Flag* const count =
       command
           .add_option("--hosts", hosts.count,
                       "N pools of the capacity each, with a keeper and engines of their own, as on "
@@ -245,7 +245,7 @@ void add_host_flags(CLI::App& command, Flags& flags, CLI::Option* pool) {
           ->transform(number(1, replay::kMaxHosts))
           ->excludes(pool)
           ->group(kGroup);
-  CLI::Option* const peers =
+  Flag* const peers =
       command
           .add_flag("--peers", hosts.has_peers,
                     "each host reads blocks that the pools of the others have, over tcp:127.0.0.1")
@@ -254,7 +254,7 @@ void add_host_flags(CLI::App& command, Flags& flags, CLI::Option* pool) {
   command.add_flag("--keep-peer-copies", hosts.keeps_copies, "as of serve")
       ->needs(peers)
       ->group(kGroup);
-  CLI::Option* const networks =
+  Flag* const networks =
       command
           .add_flag(
               "--netns", hosts.has_networks,
@@ -272,7 +272,7 @@ void add_host_flags(CLI::App& command, Flags& flags, CLI::Option* pool) {
       .add_option("--host-policy", flags.host_policy,
                   "which host takes a request: round_robin; random, by the seed; prefix: by its "
                   "first block, so that equal beginnings meet")
-      ->check(CLI::IsMember({"round_robin", "random", "prefix"}))
+      ->check(one_of({"round_robin", "random", "prefix"}))
       ->needs(count)
       ->group(kGroup)
       ->capture_default_str();
@@ -286,24 +286,23 @@ void add_host_flags(CLI::App& command, Flags& flags, CLI::Option* pool) {
 
 }  // namespace
 
-void add_replay(CLI::App& app, Chosen& chosen) {
+void add_replay(Command& app, Chosen& chosen) {
   auto flags = std::make_shared<Flags>();
   replay::ReplayOptions& options = flags->options;
-  CLI::App* command = app.add_subcommand("replay",
-                                         "replays a trace through a new pool, with a keeper and "
-                                         "engine processes; verifies every byte");
+  Command* command = app.add_subcommand("replay",
+                                        "replays a trace through a new pool, with a keeper and "
+                                        "engine processes; verifies every byte");
   add_trace_flags(*command, flags->trace);
   command
       ->add_option("--engines", flags->engines,
                    "engine processes, with --hosts of each host (default: 2, with --hosts 1)")
       ->transform(number(1, replay::kMaxEngines));
-  CLI::Option* bytes = command->add_option("--block-bytes", flags->block_bytes,
-                                           "bytes of a block, a multiple of 64 (default: 64KiB)");
+  Flag* bytes = command->add_option("--block-bytes", flags->block_bytes,
+                                    "bytes of a block, a multiple of 64 (default: 64KiB)");
   add_model_flag(*command, options.model, "instead: the block of this model, all layers")
       ->excludes(bytes);
-  CLI::Option* blocks =
-      command->add_option("--capacity-blocks", flags->capacity_blocks,
-                          "blocks that may be published at a time (default: 20000)");
+  Flag* blocks = command->add_option("--capacity-blocks", flags->capacity_blocks,
+                                     "blocks that may be published at a time (default: 20000)");
   command->add_option("--capacity", flags->capacity, "instead: bytes of these blocks, such as 2GiB")
       ->excludes(blocks);
   command
@@ -315,7 +314,7 @@ void add_replay(CLI::App& app, Chosen& chosen) {
   command
       ->add_option("--domain", flags->domain,
                    "coherent, or noncoherent: memory without cache coherence")
-      ->check(CLI::IsMember({"coherent", "noncoherent"}))
+      ->check(one_of({"coherent", "noncoherent"}))
       ->capture_default_str();
   command->add_option("--devices", options.devices, "devices to interleave")
       ->transform(number(1, pool::kMaxDevices))
@@ -335,12 +334,12 @@ void add_replay(CLI::App& app, Chosen& chosen) {
   command
       ->add_option("--verify", flags->verify,
                    "what is verified of each block: full, sample (every 16th line), off")
-      ->check(CLI::IsMember({"full", "sample", "off"}))
+      ->check(one_of({"full", "sample", "off"}))
       ->capture_default_str();
   command->add_option("--seed", options.seed, "changes hashes and bytes")
       ->transform(number(0, kAnyNumber))
       ->capture_default_str();
-  CLI::Option* const pool =
+  Flag* const pool =
       command->add_option("--pool", options.pool_paths,
                           "where to create the pool, which is removed at the end: one path, or one "
                           "per device (default: memfd)");
@@ -362,7 +361,7 @@ void add_replay(CLI::App& app, Chosen& chosen) {
       "lookup_us is one request's lookup; request_us lasts from taking a request to its last "
       "commit.\n"
       "Exit code 1: a byte was wrong; 3: the storage did not answer, or never worked.");
-  command->callback([flags, &chosen] { chosen.run = [flags] { return run(*flags); }; });
+  command->callback([flags, &chosen] { chosen.run = [flags] { return run_replay(*flags); }; });
 }
 
 }  // namespace cachalot::apps

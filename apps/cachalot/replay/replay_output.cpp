@@ -16,7 +16,7 @@ using replay::ReplayReport;
 using replay::VerifyMode;
 
 // 1234567 as "1,234,567".
-std::string count(std::uint64_t n) {
+std::string with_commas(std::uint64_t n) {
   std::string text = std::to_string(n);
   for (std::size_t at = text.size(); at > 3;) {
     at -= 3;
@@ -46,8 +46,9 @@ std::string verification(const ReplayOptions& options, const ReplayReport& repor
   if (options.verify == VerifyMode::kOff) return "off";
   return text("%s of %s blocks (%s): %s wrong",
               options.verify == VerifyMode::kFull ? "every byte" : "every 16th line",
-              count(report.verify_checked).c_str(), bytes_text(report.verify_checked_bytes).c_str(),
-              count(report.verify_errors).c_str());
+              with_commas(report.verify_checked).c_str(),
+              bytes_text(report.verify_checked_bytes).c_str(),
+              with_commas(report.verify_errors).c_str());
 }
 
 void row(std::FILE* to, const char* name, const std::string& value) {
@@ -87,9 +88,10 @@ std::uint64_t pool_hits(const Hits& hits) {
 }
 template <class Hits>
 std::string hits_by_tier(const ReplayOptions& options, const Hits& hits) {
-  std::string tiers = count(pool_hits(hits)) + " in the pool";
-  if (options.hosts.has_peers) tiers += ", " + count(hits.blocks_hit_peers) + " from peers";
-  if (!options.storage.uris.empty()) tiers += ", " + count(hits.blocks_hit_storage) + " in storage";
+  std::string tiers = with_commas(pool_hits(hits)) + " in the pool";
+  if (options.hosts.has_peers) tiers += ", " + with_commas(hits.blocks_hit_peers) + " from peers";
+  if (!options.storage.uris.empty())
+    tiers += ", " + with_commas(hits.blocks_hit_storage) + " in storage";
   return tiers;
 }
 
@@ -97,18 +99,20 @@ void print_hosts(std::FILE* to, const ReplayOptions& options, const ReplayReport
   for (std::size_t i = 0; i < report.hosts.size(); ++i) {
     const ReplayReport::PerHost& host = report.hosts[i];
     row(to, text("host %zu", i).c_str(),
-        text("%s requests, %.2f %% of %s blocks: %s; %s wrong", count(host.requests).c_str(),
+        text("%s requests, %.2f %% of %s blocks: %s; %s wrong", with_commas(host.requests).c_str(),
              percent(static_cast<double>(host.blocks_hit), static_cast<double>(host.blocks_total)),
-             count(host.blocks_total).c_str(), hits_by_tier(options, host).c_str(),
-             count(host.verify_errors).c_str()));
+             with_commas(host.blocks_total).c_str(), hits_by_tier(options, host).c_str(),
+             with_commas(host.verify_errors).c_str()));
   }
 }
 
 void print_peers(std::FILE* to, const ReplayOptions& options, const ReplayReport& report) {
   row(to, "peers",
       text("%s blocks read (%s), %s were gone, %s requests failed",
-           count(report.peers.read_blocks).c_str(), bytes_text(report.peers.read_bytes).c_str(),
-           count(report.peers.absent_blocks).c_str(), count(report.peers.failed_requests).c_str()));
+           with_commas(report.peers.read_blocks).c_str(),
+           bytes_text(report.peers.read_bytes).c_str(),
+           with_commas(report.peers.absent_blocks).c_str(),
+           with_commas(report.peers.failed_requests).c_str()));
   if (!options.storage.uris.empty()) return;  // whose rows say it
   row(to, "", text("engines waited %.2f s for blocks from peers", report.spent.fetch_s));
 }
@@ -118,11 +122,13 @@ void print_storage(std::FILE* to, const ReplayOptions& options, const ReplayRepo
   row(to, "storage",
       text("%s written, %s read; %s blocks came back, %s of them in vain",
            bytes_text(storage.written_bytes).c_str(), bytes_text(storage.read_bytes).c_str(),
-           count(storage.fetched_blocks).c_str(), count(storage.unused_blocks).c_str()));
+           with_commas(storage.fetched_blocks).c_str(),
+           with_commas(storage.unused_blocks).c_str()));
   row(to, "",
       text("%s evicted there, %s lost before they were written, %s failed, %s damaged",
-           count(storage.evicted_blocks).c_str(), count(storage.lost_blocks).c_str(),
-           count(storage.failed_blocks).c_str(), count(storage.damaged_blocks).c_str()));
+           with_commas(storage.evicted_blocks).c_str(), with_commas(storage.lost_blocks).c_str(),
+           with_commas(storage.failed_blocks).c_str(),
+           with_commas(storage.damaged_blocks).c_str()));
   row(to, "",
       text("engines waited %.2f s for blocks from storage%s, %.2f s for it to keep up",
            report.spent.fetch_s, options.hosts.has_peers ? " and peers" : "",
@@ -139,7 +145,7 @@ void print_conclusion(std::FILE* to, const ReplayOptions& options, const ReplayR
   std::string bytes = "the bytes of the blocks were not checked (--verify off)";
   if (!report.is_sound()) {
     bytes = text("%s blocks had wrong or damaged bytes",
-                 count(report.verify_errors + report.damaged_reads).c_str());
+                 with_commas(report.verify_errors + report.damaged_reads).c_str());
   } else if (options.verify != VerifyMode::kOff) {
     bytes = options.verify == VerifyMode::kFull
                 ? "every byte that an engine read from the pool was right"
@@ -243,9 +249,9 @@ void print_progress(const replay::Progress& progress) {
   std::fprintf(
       stderr,
       "\r\033[K%s of %s requests, hit rate %.1f %%, %.1f GB/s, %s evictions, %s errors, %.0f s",
-      count(progress.requests_done).c_str(), count(progress.requests).c_str(),
-      100 * progress.block_hit_rate, progress.gb_s, count(progress.evictions).c_str(),
-      count(progress.errors).c_str(), progress.elapsed_s);
+      with_commas(progress.requests_done).c_str(), with_commas(progress.requests).c_str(),
+      100 * progress.block_hit_rate, progress.gb_s, with_commas(progress.evictions).c_str(),
+      with_commas(progress.errors).c_str(), progress.elapsed_s);
   std::fflush(stderr);
 }
 
@@ -257,29 +263,29 @@ void clear_progress_line() {
 void print_report(std::FILE* to, const ReplayOptions& options, const ReplayReport& report) {
   const std::uint32_t engines = options.all_engines();
   std::fprintf(to, "%s requests (%s blocks, %s tokens) by %u engine%s%s in %.2f s\n",
-               count(report.requests).c_str(), count(report.blocks_total).c_str(),
-               count(report.tokens_in).c_str(), engines, engines == 1 ? "" : "s",
+               with_commas(report.requests).c_str(), with_commas(report.blocks_total).c_str(),
+               with_commas(report.tokens_in).c_str(), engines, engines == 1 ? "" : "s",
                of_hosts(options).c_str(), report.wall_s);
   std::fprintf(to, "%s of %s blocks of %s, %s on %u device%s, %s, %s\n",
                options.hosts.count == 0 ? "pool" : "a pool each",
-               count(options.capacity_blocks).c_str(), bytes_text(options.block_bytes).c_str(),
-               bytes_text(report.pool_bytes).c_str(), options.devices,
-               options.devices == 1 ? "" : "s", memory::domain_name(options.domain),
-               options.policy.c_str());
+               with_commas(options.capacity_blocks).c_str(),
+               bytes_text(options.block_bytes).c_str(), bytes_text(report.pool_bytes).c_str(),
+               options.devices, options.devices == 1 ? "" : "s",
+               memory::domain_name(options.domain), options.policy.c_str());
   row(to, "hit rate",
       text("%.2f %% of blocks, %.2f %% of tokens", 100 * report.block_hit_rate,
            100 * report.token_hit_rate));
   row(to, "hits",
       text("%s blocks, %s (%.1f %%) of them written by another engine",
-           count(report.blocks_hit).c_str(), count(report.blocks_hit_remote).c_str(),
+           with_commas(report.blocks_hit).c_str(), with_commas(report.blocks_hit_remote).c_str(),
            percent(static_cast<double>(report.blocks_hit_remote),
                    static_cast<double>(report.blocks_hit))));
   row(to, "saved", bytes_text(report.bytes_saved) + " of KV cache not computed again");
   row(to, "stored",
       text("%s blocks; skipped: %s duplicates, %s without space or parent",
-           count(report.blocks_written).c_str(), count(report.blocks_duplicate).c_str(),
-           count(report.blocks_unstored).c_str()));
-  row(to, "evictions", count(report.evictions));
+           with_commas(report.blocks_written).c_str(), with_commas(report.blocks_duplicate).c_str(),
+           with_commas(report.blocks_unstored).c_str()));
+  row(to, "evictions", with_commas(report.evictions));
   print_hosts(to, options, report);
   if (options.has_sources()) row(to, "hits by tier", hits_by_tier(options, report));
   if (options.hosts.has_peers) print_peers(to, options, report);
@@ -297,9 +303,11 @@ void print_report(std::FILE* to, const ReplayOptions& options, const ReplayRepor
   print_passes(to, report);
   row(to, "discarded",
       text("%s reads of blocks reused meanwhile, %s of damaged ones",
-           count(report.stale_reads_discarded).c_str(), count(report.damaged_reads).c_str()));
+           with_commas(report.stale_reads_discarded).c_str(),
+           with_commas(report.damaged_reads).c_str()));
   row(to, "verified", verification(options, report));
-  if (report.skipped_lines != 0) row(to, "skipped", count(report.skipped_lines) + " broken lines");
+  if (report.skipped_lines != 0)
+    row(to, "skipped", with_commas(report.skipped_lines) + " broken lines");
   for (const std::string& fault : report.faults) row(to, "WRONG", fault);
   print_conclusion(to, options, report);
 }

@@ -17,7 +17,7 @@
 namespace cachalot::apps {
 namespace {
 
-struct Options {
+struct TiersOptions {
   TraceFlags trace;
   std::uint32_t device_blocks = 0, host_blocks = 0;
   std::string inclusion = "both";
@@ -43,7 +43,7 @@ Result<TierWrites> parse_writes(const std::string& text) {
   return TierWrites::kBack;
 }
 
-Result<std::vector<Row>> make_rows(const Options& options, std::uint64_t block_tokens) {
+Result<std::vector<Row>> make_rows(const TiersOptions& options, std::uint64_t block_tokens) {
   std::vector<Row> rows;
   CACHALOT_TRY_ASSIGN(const std::uint64_t block_bytes,
                       parse_bytes("--block-bytes", options.block_bytes));
@@ -63,11 +63,6 @@ Result<std::vector<Row>> make_rows(const Options& options, std::uint64_t block_t
   return rows;
 }
 
-void show_progress(std::uint64_t requests) {
-  if (requests % 256 != 0 || isatty(STDERR_FILENO) == 0) return;
-  std::fprintf(stderr, "\r\033[K%" PRIu64 " requests", requests);
-}
-
 Status replay_all(trace::RequestTrace& reader, Outcome& result, cache_sim::HitRate& rate) {
   trace::Request request;
   for (;;) {
@@ -76,7 +71,7 @@ Status replay_all(trace::RequestTrace& reader, Outcome& result, cache_sim::HitRa
     CACHALOT_TRY(rate.add(request.hash_ids, request.input_tokens, request.timestamp_ms));
     for (Row& row : result.rows)
       CACHALOT_TRY(row.replay->add(request.hash_ids, request.input_tokens));
-    show_progress(rate.requests());
+    show_requests(rate.requests(), 256);
   }
   if (isatty(STDERR_FILENO) != 0) std::fputs("\r\033[K", stderr);
   CACHALOT_TRY(rate.finish());
@@ -84,7 +79,7 @@ Status replay_all(trace::RequestTrace& reader, Outcome& result, cache_sim::HitRa
   return {};
 }
 
-void print_rows(std::FILE* out, const Options& options, const Outcome& result) {
+void print_rows(std::FILE* out, const TiersOptions& options, const Outcome& result) {
   const replay::TierReplayCounts first = result.rows.front().replay->counts();
   std::fprintf(out, "%" PRIu64 " requests, %" PRIu64 " blocks; L1 %u blocks, L2 %u blocks\n",
                first.requests, first.blocks, options.device_blocks, options.host_blocks);
@@ -109,7 +104,7 @@ void print_rows(std::FILE* out, const Options& options, const Outcome& result) {
   }
 }
 
-nlohmann::json json_of(const Options& options, const Outcome& result) {
+nlohmann::json tiers_json(const TiersOptions& options, const Outcome& result) {
   nlohmann::json rows = nlohmann::json::array(), bounds = nlohmann::json::array();
   for (const Row& row : result.rows) {
     const replay::TierReplayCounts c = row.replay->counts();
@@ -139,7 +134,7 @@ nlohmann::json json_of(const Options& options, const Outcome& result) {
           {"one_cache", bounds}};
 }
 
-Result<bool> replay_tiers(const Options& options) {
+Result<bool> replay_tiers(const TiersOptions& options) {
   CACHALOT_TRY(check_is_no_input("--json", options.json, {&options.trace.file, 1}));
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
   CACHALOT_TRY_ASSIGN(trace::RequestTrace reader, open_trace_with_ids(options.trace));
@@ -152,14 +147,14 @@ Result<bool> replay_tiers(const Options& options) {
                       cache_sim::HitRate::make(bounds, {.block_tokens = reader.block_tokens()}));
   CACHALOT_TRY(replay_all(reader, result, rate));
   print_rows(human_output(options.json), options, result);
-  CACHALOT_TRY(json.write_json(json_of(options, result)));
+  CACHALOT_TRY(json.write_json(tiers_json(options, result)));
   for (const Row& row : result.rows) {
     if (row.replay->counts().wrong_words != 0) return false;
   }
   return true;
 }
 
-int run(const Options& options) {
+int run_tiers(const TiersOptions& options) {
   const Result<bool> is_right = replay_tiers(options);
   if (!is_right) return fail(is_right.error());
   return *is_right ? kExitDone : kExitFault;
@@ -167,9 +162,9 @@ int run(const Options& options) {
 
 }  // namespace
 
-void add_tiers(CLI::App& app, Chosen& chosen) {
-  auto options = std::make_shared<Options>();
-  CLI::App* const command = app.add_subcommand(
+void add_tiers(Command& app, Chosen& chosen) {
+  auto options = std::make_shared<TiersOptions>();
+  Command* const command = app.add_subcommand(
       "tiers", "replay a trace through an engine's device and host memory, every byte checked");
   const auto add = [&](const char* name, auto& value, const std::string& type,
                        const std::string& text) {
@@ -184,11 +179,11 @@ void add_tiers(CLI::App& app, Chosen& chosen) {
       ->transform(number(1, 100'000'000));
   add("--inclusion", options->inclusion, "both|exclusive|inclusive",
       "exclusive: L2 has what L1 has evicted; inclusive: copies of L1's blocks")
-      ->check(CLI::IsMember({"both", "exclusive", "inclusive"}))
+      ->check(one_of({"both", "exclusive", "inclusive"}))
       ->capture_default_str();
   add("--write-policy", options->writes, "through|selective|back",
       "when inclusive tiers copy to L2: at once, at the second use, at eviction")
-      ->check(CLI::IsMember({"through", "selective", "back"}))
+      ->check(one_of({"through", "selective", "back"}))
       ->capture_default_str();
   add("--order", options->order, "ORDER", "of eviction: lru, lfu, fifo, slru, …")
       ->capture_default_str();
@@ -200,7 +195,7 @@ void add_tiers(CLI::App& app, Chosen& chosen) {
   command->footer(
       "Example: cachalot tiers --trace conversation_trace.jsonl.gz --device-blocks 5000 "
       "--host-blocks 2500");
-  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+  command->callback([options, &chosen] { chosen.run = [options] { return run_tiers(*options); }; });
 }
 
 }  // namespace cachalot::apps

@@ -13,8 +13,8 @@ double unix_s() {
 
 }  // namespace
 
-void EventFlags::add(CLI::App& app) {
-  CLI::Option* const live =
+void EventFlags::add(Command& app) {
+  Flag* const live =
       app.add_option("--kv-events", endpoints_.live,
                      "publish each block that is stored and removed, in vLLM's format over ZeroMQ: "
                      "tcp://ADDRESS:PORT, tcp://*:PORT or ipc://PATH; connect:ENDPOINT connects to "

@@ -1,12 +1,12 @@
 // `cachalot serve --kv-events`: the publisher of a keeper's events.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
+#include "flags.h"
 #include "node/events/publisher.h"
 #include "pool/pool.h"
 
@@ -14,7 +14,7 @@ namespace cachalot::apps {
 
 class EventFlags {
  public:
-  void add(CLI::App& app);
+  void add(Command& app);
 
   // Before the pool is served: opens the endpoints; or checks them only, for a successor of a keeper that may have them.
   // @errors kInvalidArgument, kBusy, kPermission

@@ -48,13 +48,13 @@ OnHangup::~OnHangup() {
   thread_.join();
 }
 
-std::vector<std::string> changed_flags(const CLI::App& before, const CLI::App& now) {
+std::vector<std::string> changed_flags(const Command& before, const Command& now) {
   std::vector<std::string> changed;
-  for (const CLI::Option* option : now.get_options()) {
-    if (option->get_lnames().empty()) continue;
-    const std::string& name = option->get_lnames().front();
-    const CLI::Option* const old = before.get_option_no_throw("--" + name);
-    if (old != nullptr && old->results() != option->results()) changed.push_back(name);
+  for (const Flag* flag : now.get_options()) {
+    const std::string name = flag->get_name();
+    const Flag* const old = before.get_option_no_throw(name);
+    if (name.starts_with("--") && old != nullptr && old->results() != flag->results())
+      changed.push_back(name.substr(2));
   }
   return changed;
 }

@@ -24,6 +24,6 @@ class OnHangup {
 };
 
 // Flags, without --, whose values differ between two readings of a command line and its flag file.
-std::vector<std::string> changed_flags(const CLI::App& before, const CLI::App& now);
+std::vector<std::string> changed_flags(const Command& before, const Command& now);
 
 }  // namespace cachalot::apps

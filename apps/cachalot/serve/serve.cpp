@@ -306,7 +306,7 @@ Status serve(ServeFlags& options) {
   std::optional<OnHangup> on_hangup;
   const auto begin_signals = [&] {
     end_on_signals();
-    if (options.command->get_config_ptr()->count() != 0)
+    if (!flag_file_of(*options.command).empty())
       on_hangup.emplace([reread = std::make_shared<ServeReread>(options, limits)] { (*reread)(); });
   };
   if (options.standby) {
@@ -328,9 +328,9 @@ int run(ServeFlags& options) {
 
 }  // namespace
 
-void add_serve(CLI::App& app, Chosen& chosen) {
+void add_serve(Command& app, Chosen& chosen) {
   auto options = std::make_shared<ServeFlags>();
-  CLI::App* const command = app.add_subcommand(
+  Command* const command = app.add_subcommand(
       "serve",
       "runs the keeper of a pool in the foreground, until SIGINT, SIGTERM or `cachalot stop`");
   add_serve_flags(*command, *options);

@@ -80,15 +80,15 @@ void ServeFlags::set_log() const {
   base::set_log_format(log_format == "json" ? base::LogFormat::kJson : base::LogFormat::kText);
 }
 
-void add_serve_flags(CLI::App& app, ServeFlags& flags) {
-  CLI::App* const command = &app;
+void add_serve_flags(Command& app, ServeFlags& flags) {
+  Command* const command = &app;
   ServeFlags* const options = &flags;
   options->command = command;
   add_flag_file(*command, "--config");
   command->add_flag("--check-config", options->check_config,
                     "check all flags, print ok or what is wrong, and end");
   add_pool_flag(*command, options->paths);
-  CLI::Option* const create = command->add_flag(
+  Flag* const create = command->add_flag(
       "--create", options->create,
       "create the pool if it does not exist; an existing pool must have this geometry");
   add_foreign_flag(*command, options->allow_foreign_pool);
@@ -131,8 +131,8 @@ void add_serve_flags(CLI::App& app, ServeFlags& flags) {
       ->transform(number(0, 86'400'000))
       ->capture_default_str();
   options->events.add(*command);
-  CLI::Option* const standby = command->add_flag(
-      "--standby", options->standby, "wait until the pool has no live keeper, then take over");
+  Flag* const standby = command->add_flag("--standby", options->standby,
+                                          "wait until the pool has no live keeper, then take over");
   command
       ->add_flag("--take-over", options->take_over,
                  "take over even from a live keeper, if it hangs")
@@ -142,26 +142,26 @@ void add_serve_flags(CLI::App& app, ServeFlags& flags) {
   add_peer_flags(*command, options->peers);
   command->add_option("--log-format", options->log_format, "text, or json: an object a line")
       ->type_name("NAME")
-      ->check(CLI::IsMember({"text", "json"}))
+      ->check(one_of({"text", "json"}))
       ->capture_default_str();
   command->add_option("--log-level", options->log_level, "log on stderr")
       ->type_name("NAME")
-      ->check(CLI::IsMember(std::vector<std::string>(kLogLevels.begin(), kLogLevels.end())))
+      ->check(one_of(std::vector<std::string>(kLogLevels.begin(), kLogLevels.end())))
       ->capture_default_str();
   command
       ->add_option("--json", options->json,
                    "write the ready line as JSON to FILE, or to stdout for -")
       ->type_name("FILE");
   add_geometry_flags(*command, options->geometry);
-  for (CLI::Option* option : command->get_options()) {
+  for (Flag* option : command->get_options()) {
     if (option->get_group() == "Geometry") option->needs(create);
   }
 }
 
-std::unique_ptr<ServeFlags> read_again(const ServeFlags& flags, CLI::App& command) {
+Result<std::unique_ptr<ServeFlags>> read_again(const ServeFlags& flags, LooseCommand& command) {
   auto now = std::make_unique<ServeFlags>();
-  add_serve_flags(command, *now);
-  command.parse(std::vector<std::string>(flags.arguments.rbegin(), flags.arguments.rend()));
+  add_serve_flags(command.command(), *now);
+  CACHALOT_TRY(command.parse(flags.arguments));
   return now;
 }
 

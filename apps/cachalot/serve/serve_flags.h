@@ -3,11 +3,11 @@
 
 #include <cachalot/result.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
+#include "flags.h"
 
 #include "event_flags.h"
 #include "peer_flags.h"
@@ -37,7 +37,7 @@ struct ServeFlags {
   StorageFlags storage;
   PeerFlags peers;
 
-  const CLI::App* command = nullptr;        // that read them
+  const Command* command = nullptr;         // that read them
   std::vector<std::string> arguments = {};  // of the command line
 
   // @errors kInvalidArgument: names the flag
@@ -47,11 +47,11 @@ struct ServeFlags {
 };
 
 // @param flags  outlive the command
-void add_serve_flags(CLI::App& command, ServeFlags& flags);
+void add_serve_flags(Command& command, ServeFlags& flags);
 
 // The same command line, with the flag file as it is now.
 // @param  command  an empty one, which outlives the result
-// @throws CLI::ParseError
-std::unique_ptr<ServeFlags> read_again(const ServeFlags& flags, CLI::App& command);
+// @errors kInvalidArgument
+Result<std::unique_ptr<ServeFlags>> read_again(const ServeFlags& flags, LooseCommand& command);
 
 }  // namespace cachalot::apps

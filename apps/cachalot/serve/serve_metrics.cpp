@@ -8,7 +8,7 @@
 
 namespace cachalot::apps {
 
-void add_metrics_flag(CLI::App& command, std::string& address) {
+void add_metrics_flag(Command& command, std::string& address) {
   command
       .add_option("--metrics", address,
                   "counters of the pool for Prometheus, over HTTP: GET /metrics, /livez, /readyz, "

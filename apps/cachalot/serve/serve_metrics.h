@@ -1,10 +1,10 @@
 // The flag --metrics of `cachalot serve`.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 
+#include "flags.h"
 #include "node/metrics/metrics_server.h"
 #include "pool_flags.h"
 
@@ -12,7 +12,7 @@ namespace cachalot::apps {
 
 using Metrics = std::unique_ptr<node::MetricsServer>;  // null: not wanted
 
-void add_metrics_flag(CLI::App& command, std::string& address);
+void add_metrics_flag(Command& command, std::string& address);
 
 // Listens at `address`, which gets the port that was found. "": does nothing.
 // @errors kInvalidArgument, kBusy, kPermission, kIo

@@ -41,22 +41,19 @@ void NewLimits::take(pool::Keeper& keeper) {
 }
 
 void ServeReread::operator()() {
-  auto command = std::make_unique<CLI::App>("", "serve");
-  std::unique_ptr<ServeFlags> now;
-  try {
-    now = read_again(started_, *command);
-    const Result<pool::KeeperOptions> checked = now->keeper_options();
-    if (!checked) return refuse(checked.error().message);
-  } catch (const CLI::ParseError& error) {
-    return refuse(error.what());
-  }
-  apply(*now, *command);
-  last_ = std::move(now);
+  auto command = std::make_unique<LooseCommand>("serve");
+  Result<std::unique_ptr<ServeFlags>> now = read_again(started_, *command);
+  if (!now) return refuse(now.error().message);
+  const Result<pool::KeeperOptions> checked = (*now)->keeper_options();
+  if (!checked) return refuse(checked.error().message);
+  apply(**now, command->command());
+  last_ = *std::move(now);
   before_ = std::move(command);
 }
 
-void ServeReread::apply(const ServeFlags& now, const CLI::App& command) {
-  std::vector<std::string> applied = changed_flags(before_ ? *before_ : *started_.command, command);
+void ServeReread::apply(const ServeFlags& now, const Command& command) {
+  std::vector<std::string> applied =
+      changed_flags(before_ ? before_->command() : *started_.command, command);
   std::vector<std::string> waiting = changed_flags(*started_.command, command);
   std::erase_if(applied, [](const std::string& name) { return !is_live(name); });
   std::erase_if(waiting, is_live);

@@ -37,12 +37,12 @@ class ServeReread {
   void operator()();
 
  private:
-  void apply(const ServeFlags& now, const CLI::App& command);
+  void apply(const ServeFlags& now, const Command& command);
 
   const ServeFlags& started_;
   NewLimits& limits_;
-  std::unique_ptr<CLI::App> before_;  // of the last reading; null: the start
-  std::unique_ptr<ServeFlags> last_;  // what it has written to
+  std::unique_ptr<LooseCommand> before_;  // of the last reading; null: the start
+  std::unique_ptr<ServeFlags> last_;      // what it has written to
 };
 
 }  // namespace cachalot::apps

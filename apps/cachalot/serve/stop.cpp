@@ -14,7 +14,7 @@
 namespace cachalot::apps {
 namespace {
 
-struct Options {
+struct StopOptions {
   ClientFlags client;
   std::uint32_t timeout_s = 10;
   std::string json;
@@ -35,7 +35,7 @@ Status wait_for_end(const pool::Pool& pool, const pool::KeeperLine& keeper, std:
   return {};
 }
 
-Status stop(const Options& options) {
+Status stop(const StopOptions& options) {
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.client.paths));
   ClientFlags flags = options.client;
   const std::uint64_t timeout_ns = std::uint64_t{options.timeout_s} * 1'000'000'000;
@@ -55,17 +55,17 @@ Status stop(const Options& options) {
   return json.write_json({{"pid", keeper.pid}, {"epoch", keeper.epoch}});
 }
 
-int run(const Options& options) {
+int run_stop(const StopOptions& options) {
   const Status status = stop(options);
   return status ? kExitDone : fail(status.error());
 }
 
 }  // namespace
 
-void add_stop(CLI::App& app, Chosen& chosen) {
-  auto options = std::make_shared<Options>();
+void add_stop(Command& app, Chosen& chosen) {
+  auto options = std::make_shared<StopOptions>();
   options->client.is_operator = true;
-  CLI::App* const command =
+  Command* const command =
       app.add_subcommand("stop", "stops the keeper of a pool, and waits until it has ended");
   add_pool_flag(*command, options->client.paths);
   command->add_option("--timeout", options->timeout_s, "how long to wait, in seconds")
@@ -79,7 +79,7 @@ void add_stop(CLI::App& app, Chosen& chosen) {
                    "write the keeper's pid and epoch to FILE, or to stdout for -")
       ->type_name("FILE");
   command->footer("Example: cachalot stop --pool /dev/shm/kv");
-  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+  command->callback([options, &chosen] { chosen.run = [options] { return run_stop(*options); }; });
 }
 
 }  // namespace cachalot::apps

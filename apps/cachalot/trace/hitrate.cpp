@@ -28,7 +28,7 @@
 namespace cachalot::apps {
 namespace {
 
-struct Options {
+struct HitrateOptions {
   TraceFlags trace;
   std::vector<std::string> policies = {"lru"};
   std::vector<std::string> capacities = {"inf"};
@@ -82,7 +82,7 @@ std::string policy_choices() {
   return names + "|all,…";
 }
 
-Result<std::vector<cache_sim::CacheSpec>> caches_of(const Options& options) {
+Result<std::vector<cache_sim::CacheSpec>> caches_of(const HitrateOptions& options) {
   CACHALOT_TRY_ASSIGN(const eviction::CacheMode mode, eviction::parse_cache_mode(options.mode));
   CACHALOT_TRY_ASSIGN(auto policies, split_list("--policy", options.policies));
   CACHALOT_TRY_ASSIGN(const auto texts, split_list("--capacity-blocks", options.capacities));
@@ -108,7 +108,7 @@ Result<std::vector<cache_sim::CacheSpec>> caches_of(const Options& options) {
 }
 
 // 0: neither --model nor --bytes-per-token was given.
-Result<std::uint64_t> bytes_per_token(const Options& options) {
+Result<std::uint64_t> bytes_per_token(const HitrateOptions& options) {
   if (!options.model.empty() && !options.bytes_per_token.empty()) {
     return Error::make(Code::kInvalidArgument,
                        "hitrate: --model and --bytes-per-token say the same, expected one of them");
@@ -124,7 +124,7 @@ Result<std::uint64_t> bytes_per_token(const Options& options) {
   return Error::make(Code::kInvalidArgument, "--bytes-per-token: 0, expected at least 1");
 }
 
-Result<std::uint64_t> block_bytes(const Options& options, std::uint64_t block_tokens) {
+Result<std::uint64_t> block_bytes(const HitrateOptions& options, std::uint64_t block_tokens) {
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, bytes_per_token(options));
   std::uint64_t product = 0;
   if (!__builtin_mul_overflow(bytes, block_tokens, &product)) return product;
@@ -135,18 +135,13 @@ Result<std::uint64_t> block_bytes(const Options& options, std::uint64_t block_to
 }
 
 // Where the log of references for opt goes.
-std::string temp_dir(const Options& options) {
+std::string temp_dir(const HitrateOptions& options) {
   if (!options.temp_dir.empty()) return options.temp_dir;
   const char* const environment = std::getenv("TMPDIR");
   return environment != nullptr && *environment != '\0' ? environment : "/tmp";
 }
 
 // Progress lines on a terminal; nothing in a pipe.
-void show_progress(std::uint64_t requests) {
-  constexpr std::uint64_t kEvery = 4096;
-  if (requests % kEvery != 0 || isatty(STDERR_FILENO) == 0) return;
-  std::fprintf(stderr, "\r\033[K%" PRIu64 " requests", requests);
-}
 void show_row(const cache_sim::CacheSpec& spec) {
   if (isatty(STDERR_FILENO) == 0) return;
   std::fprintf(stderr, "\r\033[K%s at %s blocks", eviction::policy_name(spec.policy),
@@ -164,7 +159,7 @@ struct Sized {
 };
 
 // floor(requests * the fraction of --warmup). Reads the trace to its end.
-Result<std::uint64_t> warmup_requests(const Options& options) {
+Result<std::uint64_t> warmup_requests(const HitrateOptions& options) {
   if (options.warmup == 0) return std::uint64_t{0};
   if (!std::filesystem::is_regular_file(options.trace.file)) {
     return Error::make(
@@ -194,14 +189,15 @@ Status count(trace::RequestTrace& reader, std::vector<Sized>& sizes) {
       trace::join_blocks(size.joined, ids);
       CACHALOT_TRY(size.rate.add(ids, request.input_tokens, request.timestamp_ms));
     }
-    show_progress(sizes.front().rate.requests());
+    show_requests(sizes.front().rate.requests(), 4096);
   }
   for (Sized& size : sizes) CACHALOT_TRY(size.rate.finish(show_row));
   return {};
 }
 
 // The sizes of --page-tokens, else `trace_tokens`.
-Result<std::vector<std::uint64_t>> sizes_of(const Options& options, std::uint64_t trace_tokens) {
+Result<std::vector<std::uint64_t>> sizes_of(const HitrateOptions& options,
+                                            std::uint64_t trace_tokens) {
   if (options.page_tokens.empty()) return std::vector<std::uint64_t>{trace_tokens};
   CACHALOT_TRY_ASSIGN(const auto texts, split_list("--page-tokens", options.page_tokens));
   std::vector<std::uint64_t> sizes;
@@ -240,7 +236,7 @@ struct Outputs {
   std::FILE* people;  // stderr where one of the three is stdout
 };
 
-Result<Outputs> open_outputs(const Options& options) {
+Result<Outputs> open_outputs(const HitrateOptions& options) {
   const auto to_stdout = (options.csv == "-") + (options.plot == "-") + (options.json == "-");
   if (to_stdout > 1) {
     return Error::make(Code::kInvalidArgument,
@@ -256,13 +252,13 @@ Result<Outputs> open_outputs(const Options& options) {
                  to_stdout != 0 ? stderr : stdout};
 }
 
-HitRatePlot plot_of(const Options& options, const HitRateResult& result) {
+HitRatePlot plot_of(const HitrateOptions& options, const HitRateResult& result) {
   return {.title = "Hit rate of " + name_in_title(options.trace.file),
           .subtitle = plot_subtitle(result, options.mode, options.model),
           .block_bytes = result.block_bytes};
 }
 
-Status hit_rate(const Options& options) {
+Status hit_rate(const HitrateOptions& options) {
   if (!options.page_tokens.empty() && !options.plot.empty()) {
     return Error::make(Code::kInvalidArgument,
                        "hitrate: --plot draws one block size, expected no --page-tokens");
@@ -317,16 +313,16 @@ Status hit_rate(const Options& options) {
   return outputs.json.write_json(json_of(result));
 }
 
-int run(const Options& options) {
+int run_hitrate(const HitrateOptions& options) {
   const Status status = hit_rate(options);
   return status ? kExitDone : fail(status.error());
 }
 
 }  // namespace
 
-void add_hitrate(CLI::App& app, Chosen& chosen) {
-  auto options = std::make_shared<Options>();
-  CLI::App* const command =
+void add_hitrate(Command& app, Chosen& chosen) {
+  auto options = std::make_shared<HitrateOptions>();
+  Command* const command =
       app.add_subcommand("hitrate", "cache hit rate of a trace for policies and capacities");
   const auto add = [&](const char* name, auto& value, const std::string& type,
                        const std::string& text) {
@@ -355,7 +351,7 @@ void add_hitrate(CLI::App& app, Chosen& chosen) {
       "the first floor(requests x FRACTION) requests only warm the caches; rows count the others")
       ->transform(decimal(0, 0.999999));
   add("--count", options->count, "blocks|tokens", "what the table and the CSV show")
-      ->check(CLI::IsMember({"blocks", "tokens"}))
+      ->check(one_of({"blocks", "tokens"}))
       ->capture_default_str();
   command->add_flag("--no-summary", options->no_summary,
                     "no reuse distances and working sets; saves a third of the time");
@@ -368,7 +364,8 @@ void add_hitrate(CLI::App& app, Chosen& chosen) {
   command->footer(
       "Example: cachalot hitrate --trace conversation_trace.jsonl.gz --policy lru,lfu,opt "
       "--capacity-blocks 1000..200000,inf --model Llama-3-70B --plot hit_rate.svg");
-  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+  command->callback(
+      [options, &chosen] { chosen.run = [options] { return run_hitrate(*options); }; });
 }
 
 }  // namespace cachalot::apps

@@ -4,8 +4,8 @@
 
 namespace cachalot::apps {
 
-void add_trace(CLI::App& app, Chosen& chosen) {
-  CLI::App* const command =
+void add_trace(Command& app, Chosen& chosen) {
+  Command* const command =
       app.add_subcommand("trace", "shows, converts and generates request traces");
   add_trace_info(*command, chosen);
   add_trace_convert(*command, chosen);

@@ -16,7 +16,7 @@
 namespace cachalot::apps {
 namespace {
 
-struct Options {
+struct ConvertOptions {
   TraceFlags trace;
   std::vector<std::string> files;
   std::string out;
@@ -26,7 +26,7 @@ struct Options {
   std::string json;
 };
 
-Result<trace::TraceMerge> open(const Options& options) {
+Result<trace::TraceMerge> open(const ConvertOptions& options) {
   std::vector<trace::RequestTrace> traces;
   for (const std::string& file : options.files) {
     CACHALOT_TRY_ASSIGN(trace::RequestTrace trace, open_trace(options.trace, file));
@@ -36,7 +36,7 @@ Result<trace::TraceMerge> open(const Options& options) {
       std::move(traces), {.block_tokens = options.block_tokens, .renumber = options.renumber});
 }
 
-Status convert(const Options& options) {
+Status convert(const ConvertOptions& options) {
   CACHALOT_TRY(check_out_and_json("trace convert", options.out, options.json));
   CACHALOT_TRY(check_is_no_input("--out", options.out, options.files));
   CACHALOT_TRY(check_is_no_input("--json", options.json, options.files));
@@ -65,16 +65,16 @@ Status convert(const Options& options) {
                           {"renumbered", merge.renumbers()}});
 }
 
-int run(const Options& options) {
+int run_convert(const ConvertOptions& options) {
   const Status status = convert(options);
   return status ? kExitDone : fail(status.error());
 }
 
 }  // namespace
 
-void add_trace_convert(CLI::App& trace, Chosen& chosen) {
-  auto options = std::make_shared<Options>();
-  CLI::App* const command = trace.add_subcommand(
+void add_trace_convert(Command& trace, Chosen& chosen) {
+  auto options = std::make_shared<ConvertOptions>();
+  Command* const command = trace.add_subcommand(
       "convert",
       "merges request traces by time into one of Mooncake's format; renumbers local ids");
   command
@@ -85,7 +85,7 @@ void add_trace_convert(CLI::App& trace, Chosen& chosen) {
   add_out_flag(*command, options->out);
   command->add_option("--to", options->to, "format to write")
       ->type_name("NAME")
-      ->check(CLI::IsMember({"mooncake"}))
+      ->check(one_of({"mooncake"}))
       ->capture_default_str();
   command
       ->add_option("--block-tokens", options->block_tokens,
@@ -104,7 +104,8 @@ void add_trace_convert(CLI::App& trace, Chosen& chosen) {
   command->footer(
       "Example: cachalot trace convert --trace session_1.json.gz --trace session_2.json.gz "
       "--block-tokens 512 --out sessions.jsonl.gz");
-  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+  command->callback(
+      [options, &chosen] { chosen.run = [options] { return run_convert(*options); }; });
 }
 
 }  // namespace cachalot::apps

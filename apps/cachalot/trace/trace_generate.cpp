@@ -18,21 +18,21 @@ namespace cachalot::apps {
 namespace {
 
 // A flag that is not given leaves what the kind of load has.
-struct Options {
+struct GenerateOptions {
   std::string kind = "agentic";
   std::uint64_t requests = 0;
   trace::GeneratorOptions given;
   std::string out, json;
 };
 
-struct Flag {
+struct LoadFlag {
   const char* name;
   const char* type;
   double trace::GeneratorOptions::*value;
   const char* text;
   bool is_of_agents = false;  // a chat has nothing of it
 };
-constexpr Flag kFlags[] = {
+constexpr LoadFlag kLoadFlags[] = {
     {"--sessions-per-s", "X", &trace::GeneratorOptions::sessions_per_s, "sessions that arrive"},
     {"--zipf", "S", &trace::GeneratorOptions::zipf,
      "system prompt k is taken in proportion to 1 / k^S; 0: the first ones by a square"},
@@ -71,15 +71,15 @@ Error of_flag(const char* flag, const Error& error) {
 }
 
 // What would be ignored was meant for something else.
-Status check_applies(const Flag& flag, trace::LoadKind kind) {
+Status check_applies(const LoadFlag& flag, trace::LoadKind kind) {
   if (!flag.is_of_agents || kind == trace::LoadKind::kAgentic) return {};
   return Error::make(Code::kInvalidArgument,
                      "%s: a chat has no agents and no tools, expected --kind agentic", flag.name);
 }
 
 // What the kind of load has, and the flags change. One flag after the other, so that an error is its own.
-Result<trace::GeneratorOptions> load_of(const Options& options, trace::LoadKind kind,
-                                        const CLI::App& command) {
+Result<trace::GeneratorOptions> load_of(const GenerateOptions& options, trace::LoadKind kind,
+                                        const Command& command) {
   trace::GeneratorOptions load = trace::GeneratorOptions::of(kind);
   const auto set = [&](const char* flag, auto member) -> Status {
     if (command.count(flag) == 0) return {};
@@ -87,7 +87,7 @@ Result<trace::GeneratorOptions> load_of(const Options& options, trace::LoadKind 
     const Status checked = load.check();
     return checked ? checked : of_flag(flag, checked.error());
   };
-  for (const Flag& flag : kFlags) {
+  for (const LoadFlag& flag : kLoadFlags) {
     if (command.count(flag.name) != 0) CACHALOT_TRY(check_applies(flag, kind));
     CACHALOT_TRY(set(flag.name, flag.value));
   }
@@ -96,13 +96,7 @@ Result<trace::GeneratorOptions> load_of(const Options& options, trace::LoadKind 
 }
 
 // A progress line on a terminal; nothing in a pipe.
-void show_progress(std::uint64_t requests) {
-  constexpr std::uint64_t kEvery = 1u << 16;
-  if (requests % kEvery != 0 || isatty(STDERR_FILENO) == 0) return;
-  std::fprintf(stderr, "\r\033[K%" PRIu64 " requests", requests);
-}
-
-Status generate(const Options& options, const CLI::App& command) {
+Status generate(const GenerateOptions& options, const Command& command) {
   CACHALOT_TRY(check_out_and_json("trace generate", options.out, options.json));
   CACHALOT_TRY_ASSIGN(const trace::LoadKind kind, trace::parse_load_kind(options.kind));
   CACHALOT_TRY_ASSIGN(const trace::GeneratorOptions load, load_of(options, kind, command));
@@ -113,7 +107,7 @@ Status generate(const Options& options, const CLI::App& command) {
   while (writer.requests() < options.requests) {
     generator.next(request);
     CACHALOT_TRY(writer.write(request));
-    show_progress(writer.requests());
+    show_requests(writer.requests(), 1u << 16);
   }
   CACHALOT_TRY(writer.finish());
   if (isatty(STDERR_FILENO) != 0) std::fputs("\r\033[K", stderr);
@@ -127,7 +121,7 @@ Status generate(const Options& options, const CLI::App& command) {
                           {"block_tokens", load.block_tokens}});
 }
 
-int run(const Options& options, const CLI::App& command) {
+int run_generate(const GenerateOptions& options, const Command& command) {
   const Status status = generate(options, command);
   return status ? kExitDone : fail(status.error());
 }
@@ -144,12 +138,12 @@ std::string default_of(double chat, double agentic) {
 
 }  // namespace
 
-void add_trace_generate(CLI::App& trace, Chosen& chosen) {
+void add_trace_generate(Command& trace, Chosen& chosen) {
   using trace::GeneratorOptions;
   const auto chat = GeneratorOptions::of(trace::LoadKind::kChat);
   const auto agentic = GeneratorOptions::of(trace::LoadKind::kAgentic);
-  auto options = std::make_shared<Options>();
-  CLI::App* const command = trace.add_subcommand(
+  auto options = std::make_shared<GenerateOptions>();
+  Command* const command = trace.add_subcommand(
       "generate", "generates a load: sessions that share system prompts, grow, and end");
   command->add_option("--kind", options->kind, "agentic or chat")
       ->type_name("agentic|chat")
@@ -167,7 +161,7 @@ void add_trace_generate(CLI::App& trace, Chosen& chosen) {
         ->type_name("N")
         ->transform(number(0, ~std::uint64_t{0}));
   }
-  for (const Flag& flag : kFlags) {
+  for (const LoadFlag& flag : kLoadFlags) {
     command
         ->add_option(flag.name, options->given.*flag.value,
                      flag.text + default_of(chat.*flag.value, agentic.*flag.value))
@@ -178,7 +172,7 @@ void add_trace_generate(CLI::App& trace, Chosen& chosen) {
       "Example: cachalot trace generate --kind agentic --requests 10000 --seed 7 --out "
       "agents.jsonl.gz");
   command->callback([options, command, &chosen] {
-    chosen.run = [options, command] { return run(*options, *command); };
+    chosen.run = [options, command] { return run_generate(*options, *command); };
   });
 }
 

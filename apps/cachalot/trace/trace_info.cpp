@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kMsPerSecond = 1000;
 
-struct Options {
+struct InfoOptions {
   TraceFlags trace;
   std::vector<std::string> files;
   std::string json;
@@ -36,7 +36,7 @@ struct Info {
   }
 };
 
-Result<Info> read(const Options& options, const std::string& file) {
+Result<Info> read(const InfoOptions& options, const std::string& file) {
   CACHALOT_TRY_ASSIGN(trace::RequestTrace reader, open_trace(options.trace, file));
   Info info{.file = file, .properties = {}, .summary = trace::TraceSummary(reader.block_tokens())};
   trace::Request request;
@@ -109,12 +109,12 @@ void print(std::FILE* out, const Info& info) {
   print_blocks(out, info);
 }
 
-nlohmann::json json_of(const trace::Lengths& lengths) {
+nlohmann::json info_json(const trace::Lengths& lengths) {
   return {{"total", lengths.total}, {"mean", lengths.mean}, {"p50", lengths.p50},
           {"p90", lengths.p90},     {"p99", lengths.p99},   {"max", lengths.max}};
 }
 
-nlohmann::json json_of(const Info& info) {
+nlohmann::json info_json(const Info& info) {
   const trace::TraceSummary& summary = info.summary;
   nlohmann::json json = {{"trace", info.file},
                          {"format", trace::trace_format_name(info.properties.format)},
@@ -124,8 +124,8 @@ nlohmann::json json_of(const Info& info) {
                          {"first_ms", summary.first_ms()},
                          {"span_s", info.span_s()},
                          {"arrival_rps", info.arrival_rps()},
-                         {"input_tokens", json_of(summary.input_tokens())},
-                         {"output_tokens", json_of(summary.output_tokens())},
+                         {"input_tokens", info_json(summary.input_tokens())},
+                         {"output_tokens", info_json(summary.output_tokens())},
                          {"has_ids", info.has_ids},
                          {"ids_are_synthetic", info.ids_are_synthetic}};
   if (!info.has_ids) return json;
@@ -144,22 +144,22 @@ nlohmann::json json_of(const Info& info) {
   return json;
 }
 
-Status show(const Options& options) {
+Status show(const InfoOptions& options) {
   return describe_files(
       options.files, options.json, [&](const std::string& file) { return read(options, file); },
-      print, [](const Info& info) { return json_of(info); });
+      print, [](const Info& info) { return info_json(info); });
 }
 
-int run(const Options& options) {
+int run_info(const InfoOptions& options) {
   const Status status = show(options);
   return status ? kExitDone : fail(status.error());
 }
 
 }  // namespace
 
-void add_trace_info(CLI::App& trace, Chosen& chosen) {
-  auto options = std::make_shared<Options>();
-  CLI::App* const command = trace.add_subcommand(
+void add_trace_info(Command& trace, Chosen& chosen) {
+  auto options = std::make_shared<InfoOptions>();
+  Command* const command = trace.add_subcommand(
       "info", "shows requests, times, lengths, blocks, and the hit rate of an unlimited cache");
   command->add_option("trace", options->files, "request traces, plain or gzip")
       ->type_name("FILE")
@@ -168,7 +168,7 @@ void add_trace_info(CLI::App& trace, Chosen& chosen) {
   add_trace_reading_flags(*command, options->trace);
   add_figures_flag(*command, options->json);
   command->footer("Example: cachalot trace info conversation_trace.jsonl.gz --json -");
-  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+  command->callback([options, &chosen] { chosen.run = [options] { return run_info(*options); }; });
 }
 
 }  // namespace cachalot::apps

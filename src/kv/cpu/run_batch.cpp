@@ -8,7 +8,7 @@ namespace {
 
 using memory::kLineBytes;
 
-std::byte* bytes_of(memory::Line& line) {
+std::byte* line_bytes(memory::Line& line) {
   return reinterpret_cast<std::byte*>(&line);
 }
 
@@ -55,12 +55,12 @@ void GatherBatch::add(std::uint64_t pool_offset, const std::byte* from, std::uin
 std::uint64_t GatherBatch::fill_line(const std::byte* from, std::uint64_t bytes) {
   const std::uint64_t taken = std::min<std::uint64_t>(bytes, kLineBytes - filled_);
   memory::Line& line = lines_[lines_used_];
-  std::memcpy(bytes_of(line) + filled_, from, taken);
+  std::memcpy(line_bytes(line) + filled_, from, taken);
   filled_ += taken;
   if (filled_ == kLineBytes) {
     filled_ = 0;
     ++lines_used_;
-    add_lines(line_offset_, bytes_of(line), kLineBytes);
+    add_lines(line_offset_, line_bytes(line), kLineBytes);
     if (lines_used_ == kLines) flush();
   }
   return taken;

@@ -8,7 +8,7 @@
 namespace cachalot::kv {
 namespace {
 
-constexpr std::uint64_t kLineBytes = memory::kLineBytes;
+using memory::kLineBytes;
 
 // Calls f(begin, end) for each stretch of whole lines that the fragments of a block lie in, each line once.
 template <class F>

@@ -155,7 +155,7 @@ constexpr Total<ClientCounter> kClientTotals[] = {
 
 // A text of fixed size in a line, padded with zeros.
 template <std::size_t kBytes>
-std::string_view text_of(const char (&text)[kBytes]) {
+std::string_view text_in(const char (&text)[kBytes]) {
   return {text, strnlen(text, kBytes)};
 }
 
@@ -180,7 +180,7 @@ void write_service(Exposition& exposition, const pool::PoolState& state) {
   pool::KeeperInfoLine info{};
   if (!state.read_keeper_info(info)) return;
   exposition.begin(kKeeper);
-  exposition.sample({"policy", text_of(info.policy)}, 1);
+  exposition.sample({"policy", text_in(info.policy)}, 1);
   exposition.single(kStart, info.since_unix_s);
 }
 

@@ -17,7 +17,6 @@ using transfer::WindowKey;
 // So that the owner reads the next part while this one travels, and this host verifies it while the next one does.
 constexpr std::uint64_t kMostPartBytes = 2u << 20;
 constexpr std::uint64_t kFirstRestNs = 1'000'000'000, kLongestRestNs = 60'000'000'000;
-constexpr std::uint64_t kSecond = 1'000'000'000;
 
 Error not_there() {
   return Error::make(Code::kNotFound, "peers: have no such block");
@@ -103,8 +102,9 @@ std::vector<Peers::Part> Peers::divide(std::span<Get> gets, std::span<std::uint6
 
 void Peers::ask(Part& part, std::span<Get> gets, std::uint64_t deadline_ns) {
   const std::uint64_t now_ns = base::SteadyClock::read();
-  part.deadline_ns = std::min(deadline_ns, now_ns + options_.patience_ns +
-                                               part.bytes * kSecond / options_.least_bytes_per_s);
+  part.deadline_ns =
+      std::min(deadline_ns, now_ns + options_.patience_ns +
+                                part.bytes * base::kNsPerS / options_.least_bytes_per_s);
   std::vector<transfer::Strided> sections;
   for (const std::size_t i : part.gets) {
     for (const storage::Room& room : gets[i].room)

@@ -18,7 +18,6 @@ using transfer::PeerId;
 using transfer::PushId;
 
 constexpr std::uint64_t kMostDeadlineNs = 10'000'000'000;
-constexpr std::uint64_t kSecond = 1'000'000'000;
 
 std::uint64_t raw(PushId push) {
   return static_cast<std::uint64_t>(push);
@@ -123,7 +122,7 @@ std::deque<PeerServer::Request>::iterator PeerServer::next(std::uint64_t now_ns)
 
 // Until a request is late, or the limit of bytes a second admits one; a push that ends wakes earlier.
 std::uint64_t PeerServer::wait_ns(std::uint64_t now_ns) const {
-  std::uint64_t until_ns = now_ns + kSecond;
+  std::uint64_t until_ns = now_ns + base::kNsPerS;
   for (const Request& request : queue_) until_ns = std::min(until_ns, request.deadline_ns);
   if (now_ns < next_ns_) until_ns = std::min(until_ns, next_ns_);
   return until_ns - std::min(until_ns, now_ns);
@@ -245,8 +244,8 @@ void PeerServer::serve(const Request& request) {
   flying_to_[request.from] += bytes;
   flying_bytes_ += bytes;
   if (options_.most_bytes_per_s != 0) {
-    next_ns_ =
-        std::max(next_ns_, base::SteadyClock::read()) + bytes * kSecond / options_.most_bytes_per_s;
+    next_ns_ = std::max(next_ns_, base::SteadyClock::read()) +
+               bytes * base::kNsPerS / options_.most_bytes_per_s;
   }
 }
 

@@ -22,7 +22,7 @@ struct StorageLine {
 };
 static_assert(sizeof(StorageLine) == 64);
 
-std::uint64_t offset_of(const Access& access, std::uint32_t area, std::uint32_t line) {
+std::uint64_t line_offset_of(const Access& access, std::uint32_t area, std::uint32_t line) {
   return access.layout.keeper_line(area) + (kFirstLine + line) * memory::kLineBytes;
 }
 
@@ -35,7 +35,7 @@ void publish_storage_state(const Access& access, std::uint32_t area, std::uint32
     text.epoch = epoch;
     const std::size_t at = std::size_t{part} * kNameLineBytes;
     if (at < state.last_error.size()) state.last_error.copy(text.text, kNameLineBytes, at);
-    access.region.publish(offset_of(access, area, 1 + part), text);
+    access.region.publish(line_offset_of(access, area, 1 + part), text);
   }
   StorageLine line{};
   line.epoch = epoch;
@@ -46,13 +46,14 @@ void publish_storage_state(const Access& access, std::uint32_t area, std::uint32
   line.queued_blocks = state.queued_blocks;
   line.outages = state.outages;
   state.kind.copy(line.kind, sizeof line.kind - 1);
-  access.region.publish(offset_of(access, area, 0), line);
+  access.region.publish(line_offset_of(access, area, 0), line);
 }
 
 std::optional<StorageState> read_storage_state(const Access& access, std::uint32_t area,
                                                std::uint32_t epoch) {
   StorageLine line{};
-  if (!access.region.read_as(offset_of(access, area, 0), line) || line.epoch != epoch) return {};
+  if (!access.region.read_as(line_offset_of(access, area, 0), line) || line.epoch != epoch)
+    return {};
   StorageState state;
   state.kind = printable({line.kind, strnlen(line.kind, sizeof line.kind)});
   state.is_up = (line.flags & kInUse) != 0;
@@ -63,7 +64,7 @@ std::optional<StorageState> read_storage_state(const Access& access, std::uint32
   state.outages = line.outages;
   for (std::uint32_t part = 0; part < kErrorLines; ++part) {
     NameLine text{};
-    if (!access.region.read_as(offset_of(access, area, 1 + part), text) || text.epoch != epoch)
+    if (!access.region.read_as(line_offset_of(access, area, 1 + part), text) || text.epoch != epoch)
       break;
     state.last_error.append(text.text, strnlen(text.text, kNameLineBytes));
   }

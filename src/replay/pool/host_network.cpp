@@ -17,12 +17,12 @@
 namespace cachalot::replay {
 namespace {
 
-constexpr std::uint64_t kPatienceNs = 30'000'000'000;
+constexpr std::uint64_t kNetworkPatienceNs = 30'000'000'000;
 
 using Command = std::vector<std::string>;
 
 // Runs a program of iproute2 in this thread's namespace.
-Status run(Command command) {
+Status run_command(Command command) {
   CACHALOT_TRY_ASSIGN(os::Child child, os::Child::start([&] {
                         std::vector<char*> arguments;
                         for (std::string& word : command) arguments.push_back(word.data());
@@ -41,12 +41,12 @@ Status run(Command command) {
 }
 
 Status run_all(const std::vector<Command>& commands) {
-  for (const Command& command : commands) CACHALOT_TRY(run(command));
+  for (const Command& command : commands) CACHALOT_TRY(run_command(command));
   return {};
 }
 
 Status wait_until(const std::function<bool()>& is_true, std::uint32_t host) {
-  const std::uint64_t until_ns = base::SteadyClock::read() + kPatienceNs;
+  const std::uint64_t until_ns = base::SteadyClock::read() + kNetworkPatienceNs;
   while (!is_true()) {
     if (base::SteadyClock::read() >= until_ns)
       return Error::make(Code::kTimeout, "network: host %u has no link yet", host);
@@ -62,9 +62,9 @@ Status bring_up(const std::string& device, std::uint32_t host, std::uint64_t byt
   if (bytes_per_s == 0) return {};
   constexpr std::uint64_t kLeastBurst = 256u << 10, kTurnsOfSecond = 100;
   const std::uint64_t burst = std::max(kLeastBurst, bytes_per_s / kTurnsOfSecond);
-  return run({"tc", "qdisc", "add", "dev", device, "root", "tbf", "rate",
-              std::to_string(bytes_per_s) + "bps", "burst", std::to_string(burst) + "b", "latency",
-              "50ms"});
+  return run_command({"tc", "qdisc", "add", "dev", device, "root", "tbf", "rate",
+                      std::to_string(bytes_per_s) + "bps", "burst", std::to_string(burst) + "b",
+                      "latency", "50ms"});
 }
 
 // By host 0, which has the bridge.
@@ -90,12 +90,12 @@ Status enter_network(const ReplayOptions& options, std::uint32_t host, HarnessSt
   if (unshare(CLONE_NEWNET) != 0)
     return Error::from_errno(errno, "network: a namespace for host %u, which needs root", host);
   state.network_pid.store(getpid());
-  CACHALOT_TRY(run({"ip", "link", "set", "dev", "lo", "up"}));
+  CACHALOT_TRY(run_command({"ip", "link", "set", "dev", "lo", "up"}));
   if (host != 0) {
     CACHALOT_TRY(wait_until([&] { return state.has_link.load(); }, host));
     return bring_up("eth0", host, options.hosts.link_bytes_per_s);
   }
-  CACHALOT_TRY(run({"ip", "link", "add", "name", "hub", "type", "bridge"}));
+  CACHALOT_TRY(run_command({"ip", "link", "add", "name", "hub", "type", "bridge"}));
   CACHALOT_TRY(bring_up("hub", host, options.hosts.link_bytes_per_s));
   for (std::uint32_t other = 1; other < options.hosts.count; ++other)
     CACHALOT_TRY(link_to(other, harness.hosts[other]));

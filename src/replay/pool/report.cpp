@@ -6,7 +6,7 @@
 namespace cachalot::replay {
 namespace {
 
-constexpr double kNsPerSecond = 1e9;
+constexpr double kNsPerS = 1e9;
 constexpr double kNsPerUs = 1e3;
 
 double ratio(double part, double whole) {
@@ -40,7 +40,7 @@ class Totals {
     }
     return sum;
   }
-  double seconds(ReplayCounter counter) const { return as_double((*this)[counter]) / kNsPerSecond; }
+  double seconds(ReplayCounter counter) const { return as_double((*this)[counter]) / kNsPerS; }
 
   // Percentiles of a histogram of each pass.
   Percentiles percentiles_of(base::Histogram EnginePass::*histogram) const {
@@ -70,7 +70,7 @@ class Totals {
 };
 
 double seconds_between(std::uint64_t start_ns, std::uint64_t end_ns) {
-  return as_double(end_ns - std::min(end_ns, start_ns)) / kNsPerSecond;
+  return as_double(end_ns - std::min(end_ns, start_ns)) / kNsPerS;
 }
 
 ReplayReport::Pass pass_of(const Totals& totals, std::uint64_t start_ns) {
@@ -87,9 +87,9 @@ ReplayReport::Pass pass_of(const Totals& totals, std::uint64_t start_ns) {
   pass.bytes_read = totals[ReplayCounter::kBytesRead];
   pass.bytes_written = totals[ReplayCounter::kBytesWritten];
   pass.read_gb_s =
-      ratio(as_double(pass.bytes_read), totals.seconds(ReplayCounter::kReadNs)) / kNsPerSecond;
+      ratio(as_double(pass.bytes_read), totals.seconds(ReplayCounter::kReadNs)) / kNsPerS;
   pass.write_gb_s =
-      ratio(as_double(pass.bytes_written), totals.seconds(ReplayCounter::kWriteNs)) / kNsPerSecond;
+      ratio(as_double(pass.bytes_written), totals.seconds(ReplayCounter::kWriteNs)) / kNsPerS;
   pass.lookup = totals.percentiles_of(&EnginePass::lookup_ns);
   pass.request = totals.percentiles_of(&EnginePass::request_ns);
   pass.verify_checked = totals[ReplayCounter::kCheckedBlocks];
@@ -127,10 +127,10 @@ void fill_rates(const Totals& totals, ReplayReport& report) {
   report.block_hit_rate = ratio(as_double(report.blocks_hit), as_double(report.blocks_total));
   report.token_hit_rate =
       ratio(as_double(totals[ReplayCounter::kHitTokens]), as_double(report.tokens_in));
-  report.read_gb_s = ratio(as_double(report.bytes_read), report.spent.read_s) / kNsPerSecond;
-  report.write_gb_s = ratio(as_double(report.bytes_written), report.spent.write_s) / kNsPerSecond;
+  report.read_gb_s = ratio(as_double(report.bytes_read), report.spent.read_s) / kNsPerS;
+  report.write_gb_s = ratio(as_double(report.bytes_written), report.spent.write_s) / kNsPerS;
   report.total_gb_s =
-      ratio(as_double(report.bytes_read + report.bytes_written), report.wall_s) / kNsPerSecond;
+      ratio(as_double(report.bytes_read + report.bytes_written), report.wall_s) / kNsPerS;
 }
 
 void add_host(const HostState& host, ReplayReport& report) {

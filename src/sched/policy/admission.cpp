@@ -9,15 +9,15 @@
 namespace cachalot::sched {
 namespace {
 
-struct Name {
+struct AdmissionName {
   AdmissionKind kind;
   const char* text;
 };
-constexpr std::array kNames = {
-    Name{AdmissionKind::kNone, "none"},
-    Name{AdmissionKind::kRejectOnLoad, "reject_on_load"},
-    Name{AdmissionKind::kEarly, "early"},
-    Name{AdmissionKind::kPredictive, "predictive"},
+constexpr std::array kAdmissionNames = {
+    AdmissionName{AdmissionKind::kNone, "none"},
+    AdmissionName{AdmissionKind::kRejectOnLoad, "reject_on_load"},
+    AdmissionName{AdmissionKind::kEarly, "early"},
+    AdmissionName{AdmissionKind::kPredictive, "predictive"},
 };
 
 // Of requests, in parts.
@@ -54,7 +54,7 @@ double part_left(const DecodeShare& share, double decode_s, DecodePrediction pre
 }  // namespace
 
 const char* admission_name(AdmissionKind kind) {
-  for (const Name& name : kNames) {
+  for (const AdmissionName& name : kAdmissionNames) {
     if (name.kind == kind) return name.text;
   }
   return "";
@@ -62,12 +62,13 @@ const char* admission_name(AdmissionKind kind) {
 
 std::string admission_names(const char* separator) {
   std::string text;
-  for (const Name& name : kNames) text += (text.empty() ? "" : separator) + std::string(name.text);
+  for (const AdmissionName& name : kAdmissionNames)
+    text += (text.empty() ? "" : separator) + std::string(name.text);
   return text;
 }
 
 Result<AdmissionKind> parse_admission(std::string_view name) {
-  for (const Name& known : kNames) {
+  for (const AdmissionName& known : kAdmissionNames) {
     if (name == known.text) return known.kind;
   }
   return Error::make(Code::kInvalidArgument, "admission: no \"%.*s\", expected one of: %s",

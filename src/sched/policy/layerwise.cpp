@@ -7,15 +7,15 @@
 namespace cachalot::sched {
 namespace {
 
-struct Name {
+struct LayerwiseName {
   LayerwiseKind kind;
   const char* text;
 };
-constexpr std::array kNames = {
-    Name{LayerwiseKind::kOff, "off"},
-    Name{LayerwiseKind::kSwap, "swap"},
-    Name{LayerwiseKind::kOn, "on"},
-    Name{LayerwiseKind::kAuto, "auto"},
+constexpr std::array kLayerwiseNames = {
+    LayerwiseName{LayerwiseKind::kOff, "off"},
+    LayerwiseName{LayerwiseKind::kSwap, "swap"},
+    LayerwiseName{LayerwiseKind::kOn, "on"},
+    LayerwiseName{LayerwiseKind::kAuto, "auto"},
 };
 
 // A request in the host's memory whose slack is less than so many steps at the goal has to go on now.
@@ -37,7 +37,7 @@ double smallest_slack_s(const LayerwiseOptions& options, const LayerwiseView& vi
 }  // namespace
 
 const char* layerwise_name(LayerwiseKind kind) {
-  for (const Name& name : kNames) {
+  for (const LayerwiseName& name : kLayerwiseNames) {
     if (name.kind == kind) return name.text;
   }
   return "";
@@ -45,12 +45,13 @@ const char* layerwise_name(LayerwiseKind kind) {
 
 std::string layerwise_names(const char* separator) {
   std::string text;
-  for (const Name& name : kNames) text += (text.empty() ? "" : separator) + std::string(name.text);
+  for (const LayerwiseName& name : kLayerwiseNames)
+    text += (text.empty() ? "" : separator) + std::string(name.text);
   return text;
 }
 
 Result<LayerwiseKind> parse_layerwise(std::string_view name) {
-  for (const Name& known : kNames) {
+  for (const LayerwiseName& known : kLayerwiseNames) {
     if (name == known.text) return known.kind;
   }
   return Error::make(Code::kInvalidArgument, "layerwise: no \"%.*s\", expected one of: %s",

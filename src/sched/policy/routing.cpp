@@ -6,19 +6,19 @@
 namespace cachalot::sched {
 namespace {
 
-struct Name {
+struct RoutingName {
   RoutingKind kind;
   const char* text;
 };
-constexpr std::array kNames = {
-    Name{RoutingKind::kRandom, "random"},
-    Name{RoutingKind::kRoundRobin, "round_robin"},
-    Name{RoutingKind::kLeastLoaded, "least_loaded"},
-    Name{RoutingKind::kPowerOfTwo, "power_of_two"},
-    Name{RoutingKind::kPrefix, "prefix"},
-    Name{RoutingKind::kLocal, "local"},
-    Name{RoutingKind::kConductor, "conductor"},
-    Name{RoutingKind::kCacheAware, "cache_aware"},
+constexpr std::array kRoutingNames = {
+    RoutingName{RoutingKind::kRandom, "random"},
+    RoutingName{RoutingKind::kRoundRobin, "round_robin"},
+    RoutingName{RoutingKind::kLeastLoaded, "least_loaded"},
+    RoutingName{RoutingKind::kPowerOfTwo, "power_of_two"},
+    RoutingName{RoutingKind::kPrefix, "prefix"},
+    RoutingName{RoutingKind::kLocal, "local"},
+    RoutingName{RoutingKind::kConductor, "conductor"},
+    RoutingName{RoutingKind::kCacheAware, "cache_aware"},
 };
 
 std::size_t accepting(const ClusterView& cluster) {
@@ -159,7 +159,7 @@ Route fastest(const RoutingOptions& options, const RequestView& request,
 }  // namespace
 
 const char* routing_name(RoutingKind kind) {
-  for (const Name& name : kNames) {
+  for (const RoutingName& name : kRoutingNames) {
     if (name.kind == kind) return name.text;
   }
   return "";
@@ -167,12 +167,13 @@ const char* routing_name(RoutingKind kind) {
 
 std::string routing_names(const char* separator) {
   std::string text;
-  for (const Name& name : kNames) text += (text.empty() ? "" : separator) + std::string(name.text);
+  for (const RoutingName& name : kRoutingNames)
+    text += (text.empty() ? "" : separator) + std::string(name.text);
   return text;
 }
 
 Result<RoutingKind> parse_routing(std::string_view name) {
-  for (const Name& known : kNames) {
+  for (const RoutingName& known : kRoutingNames) {
     if (name == known.text) return known.kind;
   }
   return Error::make(Code::kInvalidArgument, "policy: no routing \"%.*s\", expected one of: %s",

@@ -8,7 +8,7 @@ namespace cachalot::sched {
 namespace {
 
 // What a memory-bound kernel reaches of the data sheet's bandwidth, and what an engine adds to a step.
-constexpr double kMemoryShare = 0.6, kStepOverhead = 0.008;
+constexpr double kBandwidthShare = 0.6, kStepOverhead = 0.008;
 constexpr double kMooncakeCorrection = 1.67;
 
 struct Measured {
@@ -61,7 +61,8 @@ Result<TimingPreset> find_timing_preset(std::string_view model, std::string_view
   formula.correction = kMooncakeCorrection;
   formula.weight_bytes = 2 * (m.layer_weights() + m.vocabulary_weights());
   formula.kv_bytes_per_token = 2 * m.kv_numbers_per_token();
-  formula.memory_bytes_per_second = kMemoryShare * preset.gpus * preset.gpu.memory_bytes_per_second;
+  formula.memory_bytes_per_second =
+      kBandwidthShare * preset.gpus * preset.gpu.memory_bytes_per_second;
   formula.step_overhead_s = kStepOverhead;
   preset.source = "data sheet, and Mooncake's correction for another model and GPU";
   for (const Measured& measured : kMeasured) {

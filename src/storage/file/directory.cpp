@@ -23,7 +23,6 @@ constexpr const char* kMarkName = "cachalot-storage";
 constexpr std::string_view kMarkStart = "cachalot ";
 constexpr const char* kVersion = "1";
 constexpr std::string_view kSegmentStart = "segment-";
-constexpr std::string_view kUnfinished = ".new";
 constexpr std::size_t kDigits = 8;  // at least, of a segment's number
 constexpr std::uint64_t kOwnerByte = std::uint64_t{1} << 40;
 

@@ -28,6 +28,9 @@
 
 namespace cachalot::storage {
 
+inline constexpr std::string_view kUnfinished =
+    ".new";  // the end of the name of a file that is being written
+
 class Directory {
  public:
   enum class Use {

@@ -14,7 +14,6 @@ namespace cachalot::storage {
 namespace {
 
 constexpr std::uint64_t kMostValueBytes = 512 << 20;  // Redis' proto-max-bulk-len
-constexpr std::uint64_t kMostTokenBytes = std::uint64_t{kMaxObjectTokens} * 4;
 constexpr const char* kScanCount = "1000";
 // Names of one SCAN: it gives a few more than were asked for.
 constexpr ReplyBounds kScanBounds{.elements = 64'000, .bytes = 32 << 20};
@@ -66,7 +65,7 @@ std::string escape_glob(std::string_view text) {
 }
 
 // The number of a line "NAME:123" of INFO; 0: none.
-std::uint64_t number_of(std::string_view info, const std::string& name) {
+std::uint64_t info_number(std::string_view info, const std::string& name) {
   const std::size_t at = info.find("\n" + name + ":");
   std::uint64_t number = 0;
   if (at == std::string_view::npos) return number;
@@ -79,10 +78,10 @@ std::uint64_t number_of(std::string_view info, const std::string& name) {
 Space space_of(std::string_view info) {
   if (info.find("\nmaxmemory_policy:allkeys-") == std::string_view::npos) return {};
   const std::uint64_t empty =
-      number_of(info, "used_memory_startup") + number_of(info, "mem_not_counted_for_evict");
+      info_number(info, "used_memory_startup") + info_number(info, "mem_not_counted_for_evict");
   const auto without_empty = [&](std::uint64_t bytes) { return bytes - std::min(bytes, empty); };
-  return {without_empty(number_of(info, "maxmemory")),
-          without_empty(number_of(info, "used_memory"))};
+  return {without_empty(info_number(info, "maxmemory")),
+          without_empty(info_number(info, "used_memory"))};
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ rdb::Slice slice_of(Bytes bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-Code code_of(const rdb::Status& status) {
+Code code_of_status(const rdb::Status& status) {
   if (status.subcode() == rdb::Status::kNoSpace || status.subcode() == rdb::Status::kSpaceLimit)
     return Code::kNoSpace;
   if (status.IsNotFound()) return Code::kNotFound;
@@ -57,8 +57,8 @@ Code code_of(const rdb::Status& status) {
   return Code::kIo;
 }
 Error error_of(const rdb::Status& status, const std::string& directory) {
-  return Error::make(code_of(status), "storage directory %.80s: RocksDB: %.130s", directory.c_str(),
-                     status.ToString().c_str());
+  return Error::make(code_of_status(status), "storage directory %.80s: RocksDB: %.130s",
+                     directory.c_str(), status.ToString().c_str());
 }
 
 // A row of "heads".
@@ -112,7 +112,7 @@ std::chrono::nanoseconds time_left(std::uint64_t deadline_ns) {
 }
 
 // RocksDB counts deadlines in its own clock.
-std::chrono::microseconds time_of(std::uint64_t deadline_ns) {
+std::chrono::microseconds time_until(std::uint64_t deadline_ns) {
   const auto left = std::chrono::duration_cast<std::chrono::microseconds>(time_left(deadline_ns));
   return std::chrono::microseconds(rdb::Env::Default()->NowMicros()) +
          std::max(left, std::chrono::microseconds(1));
@@ -311,7 +311,7 @@ Status RocksdbBackend::get(std::span<Get> gets, std::uint64_t deadline_ns) {
   InUse in_use;
   CACHALOT_TRY(begin(in_use, deadline_ns));
   rdb::ReadOptions options;
-  options.deadline = time_of(deadline_ns);
+  options.deadline = time_until(deadline_ns);
   options.fill_cache = false;
   std::vector<rdb::Slice> keys;
   for (const Get& get : gets) keys.push_back(slice_of(get.key));
@@ -336,7 +336,7 @@ Status RocksdbBackend::exists(std::span<const ObjectKey> keys, std::span<bool> i
   InUse in_use;
   CACHALOT_TRY(begin(in_use, deadline_ns));
   rdb::ReadOptions options;
-  options.deadline = time_of(deadline_ns);
+  options.deadline = time_until(deadline_ns);
   std::vector<rdb::Slice> names;
   for (const ObjectKey& key : keys) names.push_back(slice_of(key));
   std::vector<rdb::PinnableSlice> rows(keys.size());

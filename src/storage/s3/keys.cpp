@@ -64,8 +64,9 @@ std::int64_t time_of(const std::string& text) {
 }
 
 // One small request. @param what  for messages
-Result<std::string> ask(const char* what, const std::string& verb, const std::string& url,
-                        const std::vector<std::string>& headers, std::uint64_t deadline_ns) {
+Result<std::string> ask_service(const char* what, const std::string& verb, const std::string& url,
+                                const std::vector<std::string>& headers,
+                                std::uint64_t deadline_ns) {
   const std::unique_ptr<CURL, void (*)(CURL*)> easy(curl_easy_init(), curl_easy_cleanup);
   curl_slist* list = nullptr;
   for (const std::string& header : headers) list = curl_slist_append(list, header.c_str());
@@ -210,7 +211,7 @@ class Web final : public Kept {
                             "&RoleSessionName=cachalot&RoleArn=" +
                             encode_percent(role_, false) +
                             "&WebIdentityToken=" + encode_percent(trimmed(token), false);
-    CACHALOT_TRY_ASSIGN(const std::string xml, ask(kWhat, "GET", url, {}, deadline_ns));
+    CACHALOT_TRY_ASSIGN(const std::string xml, ask_service(kWhat, "GET", url, {}, deadline_ns));
     return checked(
         {between(xml, "<AccessKeyId>", "<"), between(xml, "<SecretAccessKey>", "<"),
          between(xml, "<SessionToken>", "<"), time_of(between(xml, "<Expiration>", "<"))},
@@ -228,16 +229,17 @@ class Instance final : public Kept {
   Result<S3Keys> fetch(std::uint64_t deadline_ns) override {
     constexpr const char* kWhat = "the machine's metadata service";
     CACHALOT_TRY_ASSIGN(const std::string token,
-                        ask(kWhat, "PUT", endpoint_ + "/latest/api/token",
-                            {"X-aws-ec2-metadata-token-ttl-seconds: 300"}, deadline_ns));
+                        ask_service(kWhat, "PUT", endpoint_ + "/latest/api/token",
+                                    {"X-aws-ec2-metadata-token-ttl-seconds: 300"}, deadline_ns));
     const std::vector<std::string> headers{"X-aws-ec2-metadata-token: " +
                                            std::string(trimmed(token))};
     const std::string folder = endpoint_ + "/latest/meta-data/iam/security-credentials/";
-    CACHALOT_TRY_ASSIGN(const std::string roles, ask(kWhat, "GET", folder, headers, deadline_ns));
+    CACHALOT_TRY_ASSIGN(const std::string roles,
+                        ask_service(kWhat, "GET", folder, headers, deadline_ns));
     const std::string role(trimmed(roles.substr(0, roles.find('\n'))));
     CACHALOT_TRY_ASSIGN(
         const std::string json,
-        ask(kWhat, "GET", folder + encode_percent(role, false), headers, deadline_ns));
+        ask_service(kWhat, "GET", folder + encode_percent(role, false), headers, deadline_ns));
     return checked({json_text(json, "AccessKeyId"), json_text(json, "SecretAccessKey"),
                     json_text(json, "Token"), time_of(json_text(json, "Expiration"))},
                    kWhat);

@@ -24,7 +24,7 @@ constexpr std::size_t kMostPageBytes = 8 << 20;  // of a list: names have 1 KiB 
 constexpr const char* kHeadRange = "Range: bytes=0-111";
 static_assert(kHeadBytes == 112);
 
-std::string_view text_of(const void* data, std::size_t bytes) {
+std::string_view text_at(const void* data, std::size_t bytes) {
   return {static_cast<const char*>(data), bytes};
 }
 
@@ -106,7 +106,7 @@ Status S3Backend::heads(std::span<const ObjectKey> keys, std::span<std::optional
     requests.back().headers = {kHeadRange};
     // A service that does not know ranges sends it all.
     requests.back().take = [&start = starts[i]](Bytes bytes) {
-      start += text_of(bytes.data(), std::min(bytes.size(), kHeadBytes - start.size()));
+      start += text_at(bytes.data(), std::min(bytes.size(), kHeadBytes - start.size()));
       return start.size() < kHeadBytes;
     };
   }
@@ -175,7 +175,7 @@ Status S3Backend::put(std::span<Put> puts, std::uint64_t deadline_ns) {
   std::vector<S3Request> requests;
   for (const Put& put : puts) {
     requests.push_back({.verb = Verb::kPut, .name = name_of(put.head.key)});
-    requests.back().start = text_of(&put.head, kHeadBytes);
+    requests.back().start = text_at(&put.head, kHeadBytes);
     requests.back().body = put.body;
   }
   run_puts(requests, deadline_ns);
@@ -183,7 +183,7 @@ Status S3Backend::put(std::span<Put> puts, std::uint64_t deadline_ns) {
   for (std::size_t i = 0; i < puts.size(); ++i) {
     if (!requests[i].status.ok() || requests[i].code != 412) {
       puts[i].status = client_.outcome(requests[i]);
-      if (puts[i].status) heads += text_of(&puts[i].head, kHeadBytes);
+      if (puts[i].status) heads += text_at(&puts[i].head, kHeadBytes);
     } else {
       puts[i].status = {};
     }
@@ -228,7 +228,7 @@ Result<std::vector<std::string>> S3Backend::names_below(const std::string& prefi
                   "&prefix=" + encode_percent(prefix, false);
     std::string xml;
     page.take = [&](Bytes bytes) {
-      xml += text_of(bytes.data(), bytes.size());
+      xml += text_at(bytes.data(), bytes.size());
       return xml.size() <= kMostPageBytes;
     };
     client_.run({&page, 1}, deadline_ns);
@@ -247,7 +247,7 @@ Result<std::vector<std::string>> S3Backend::names_below(const std::string& prefi
 
 // @return false: it has more than it may have
 bool S3Backend::HeadStream::feed(Bytes bytes, Known& known) {
-  part += text_of(bytes.data(), bytes.size());
+  part += text_at(bytes.data(), bytes.size());
   std::size_t at = 0;
   for (; left != 0 && part.size() - at >= kHeadBytes; at += kHeadBytes, --left) {
     const Result<ObjectHead> head = head_of_value(std::as_bytes(std::span(part)).subspan(at));
@@ -294,7 +294,7 @@ void S3Backend::write_together(const Known& known, std::span<const std::string> 
   for (std::size_t first = 0; first < known.heads.size(); first += kHeadsPerObject) {
     const std::size_t count = std::min(kHeadsPerObject, known.heads.size() - first);
     writes.push_back({.verb = Verb::kPut, .name = new_heads_name()});
-    writes.back().start = text_of(&known.heads[first], count * kHeadBytes);
+    writes.back().start = text_at(&known.heads[first], count * kHeadBytes);
   }
   client_.run(writes, deadline_ns);
   for (const S3Request& write : writes) {

@@ -24,9 +24,8 @@ namespace {
 
 using os::FileDescriptor;
 
-constexpr std::string_view kUnfinished = ".new";
 constexpr std::size_t kKeyDigits = 64, kFolderDigits = 3, kRandomDigits = 16;
-constexpr std::int64_t kHourNs = 3'600'000'000'000;
+constexpr std::int64_t kTouchNs = 3'600'000'000'000;
 
 Error failed(const Directory& root, const char* what) {
   Error error = Error::from_errno(errno, "storage directory %.120s: %s", root.path().c_str(), what);
@@ -135,7 +134,8 @@ void renew(const OpenObject& object) {
   constexpr timespec kTimes[] = {{0, UTIME_OMIT}, {0, UTIME_NOW}};
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const std::int64_t now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-  if (now_ns - ns_of(object.status.st_mtim) >= kHourNs) (void)::futimens(object.file.get(), kTimes);
+  if (now_ns - ns_of(object.status.st_mtim) >= kTouchNs)
+    (void)::futimens(object.file.get(), kTimes);
 }
 
 }  // namespace

@@ -18,7 +18,6 @@ namespace {
 
 constexpr const char* kKind = "shared";
 constexpr std::size_t kThreads = 16;
-constexpr std::uint64_t kMostTokenBytes = std::uint64_t{kMaxObjectTokens} * 4;
 constexpr int kVisitsPerLook = 256;
 constexpr std::uint64_t kRoomPauseNs = 10'000'000'000;
 
@@ -69,8 +68,8 @@ Result<std::vector<ObjectHead>> heads_of_folder(const Directory& root, std::uint
 
 // A call as a whole fails if the file system answered for none of its items.
 template <class Item>
-Status finish(const Status& ended, std::span<Item* const> items,
-              const std::vector<bool>& answered) {
+Status end_items(const Status& ended, std::span<Item* const> items,
+                 const std::vector<bool>& answered) {
   if (ended) return {};
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (!answered[i]) items[i]->status = ended;
@@ -282,7 +281,7 @@ Status SharedDirectory::get_each(std::span<Get> gets, const Arrived& arrived,
         if (gets[i].status) arrived(gets[i]);
       },
       deadline_ns);
-  return finish<Get>(ended, items, answered);
+  return end_items<Get>(ended, items, answered);
 }
 
 Status SharedDirectory::put_each(std::span<Put* const> puts, std::uint64_t deadline_ns) {
@@ -310,7 +309,7 @@ Status SharedDirectory::put_each(std::span<Put* const> puts, std::uint64_t deadl
     is_due = place_->due_visits >= 1;
   }
   if (is_due) begin_upkeep();
-  return finish<Put>(ended, puts, answered);
+  return end_items<Put>(ended, puts, answered);
 }
 
 // A store that hears of a full disk removes what it knows to be cold, and puts again. If there is still no room, as for a

@@ -14,7 +14,7 @@ constexpr std::size_t kLeastFolders = 64, kMostObjects = 1u << 16;
 constexpr double kVisitsPerLimit = 16;
 // Above the nine tenths that a store keeps by removing leaves (server_space.h).
 constexpr double kFull = 0.95;
-constexpr std::int64_t kHourNs = 3'600'000'000'000;
+constexpr std::int64_t kAbandonedNs = 3'600'000'000'000;  // an unfinished file of this age
 constexpr std::size_t kOldestOf = 256;
 
 std::int64_t wall_ns() {
@@ -81,7 +81,7 @@ void Sweep::visit(const Directory& root) {
   std::vector<Object> kept;
   for (const StoredFile& file : files ? *files : std::vector<StoredFile>()) {
     const bool is_left =
-        !file.is_object && file.changed_ns != 0 && now_ns - file.changed_ns > kHourNs;
+        !file.is_object && file.changed_ns != 0 && now_ns - file.changed_ns > kAbandonedNs;
     const bool has_no_room = file.is_object && limit_ != 0 && file.changed_ns < oldest;
     if (is_left || has_no_room) {
       (void)remove_file(root, folder, file.name);

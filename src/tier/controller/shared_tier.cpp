@@ -12,7 +12,7 @@ namespace {
 
 // How long storage that other hosts write may take to say what it has; and naps meanwhile.
 constexpr std::uint64_t kAnswerNs = 1'000'000'000;
-constexpr auto kNap = std::chrono::milliseconds(1);
+constexpr auto kPause = std::chrono::milliseconds(1);
 
 }  // namespace
 
@@ -62,7 +62,7 @@ Result<Prefetched> PoolTier::find(std::span<const BlockHash> hashes) {
   for (;;) {
     CACHALOT_TRY_ASSIGN(const Prefetched found, client_.prefetch(hashes, 0));
     if (!found.is_asking || base::SteadyClock::read() >= until_ns) return found;
-    std::this_thread::sleep_for(kNap);
+    std::this_thread::sleep_for(kPause);
   }
 }
 

@@ -11,7 +11,7 @@
 namespace cachalot::trace {
 namespace {
 
-constexpr double kMsPerSecond = 1000;
+constexpr double kMsPerS = 1000;
 constexpr std::uint64_t kMostSubagents = 3;
 
 class Random {
@@ -71,16 +71,16 @@ struct Context {
   std::uint64_t tokens = 0;
 };
 
-struct Session {
+struct OpenSession {
   Context context;
-  Session* parent = nullptr;      // that waits for this one
+  OpenSession* parent = nullptr;  // that waits for this one
   std::uint64_t waiting_for = 0;  // sub-agents in flight
 };
 
 struct Event {
   double time_ms;
   std::uint64_t number;  // later events come later where times are equal
-  Session* session;      // null: a session arrives
+  OpenSession* session;  // null: a session arrives
   bool operator<(const Event& other) const {
     return time_ms != other.time_ms ? time_ms > other.time_ms : number > other.number;
   }
@@ -104,12 +104,12 @@ struct TraceGenerator::Impl {
   }
   ~Impl() {
     for (; !events.empty(); events.pop()) delete events.top().session;
-    for (Session* session : waiting) delete session;
+    for (OpenSession* session : waiting) delete session;
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  void push(double time_ms, Session* session) { events.push({time_ms, next_event++, session}); }
+  void push(double time_ms, OpenSession* session) { events.push({time_ms, next_event++, session}); }
 
   void next(Request& request) {
     for (;;) {
@@ -126,11 +126,11 @@ struct TraceGenerator::Impl {
   }
 
   void arrive(double time_ms) {
-    auto* const session = new Session;
+    auto* const session = new OpenSession;
     begin_with(prompts[popular_prompt()], session->context);
     grow(session->context, random.tokens(options.user_tokens));
     push(time_ms, session);
-    push(time_ms + random.exponential() / options.sessions_per_s * kMsPerSecond, nullptr);
+    push(time_ms + random.exponential() / options.sessions_per_s * kMsPerS, nullptr);
   }
 
   std::uint64_t popular_prompt() {
@@ -159,8 +159,8 @@ struct TraceGenerator::Impl {
   }
 
   // What the session does after a request at `time_ms`.
-  void go_on(double time_ms, Session* session, std::uint64_t output) {
-    const double done_ms = time_ms + static_cast<double>(output) * options.token_s * kMsPerSecond;
+  void go_on(double time_ms, OpenSession* session, std::uint64_t output) {
+    const double done_ms = time_ms + static_cast<double>(output) * options.token_s * kMsPerS;
     grow(session->context, output);
     const bool is_subagent = session->parent != nullptr;
     const bool calls_tool = options.kind == LoadKind::kAgentic && !random.chance(1 / options.steps);
@@ -170,30 +170,30 @@ struct TraceGenerator::Impl {
     }
     if (!calls_tool) {
       grow(session->context, random.tokens(options.user_tokens));
-      return push(done_ms + random.exponential() * options.think_s * kMsPerSecond, session);
+      return push(done_ms + random.exponential() * options.think_s * kMsPerS, session);
     }
     if (!is_subagent && random.chance(options.subagent_probability)) {
       return send_subagents(done_ms, session);
     }
     grow(session->context, random.tokens(options.tool_tokens));
-    push(done_ms + random.exponential() * options.tool_s * kMsPerSecond, session);
+    push(done_ms + random.exponential() * options.tool_s * kMsPerS, session);
   }
 
-  void send_subagents(double time_ms, Session* parent) {
+  void send_subagents(double time_ms, OpenSession* parent) {
     parent->waiting_for = 1 + random.below(kMostSubagents);
     waiting.push_back(parent);
     Context task;
     begin_with(agent_prompts[random.below(agent_prompts.size())], task);
     grow(task, random.tokens(options.user_tokens));
     for (std::uint64_t i = 0; i < parent->waiting_for; ++i) {
-      auto* const agent = new Session{.context = task, .parent = parent};
+      auto* const agent = new OpenSession{.context = task, .parent = parent};
       grow(agent->context, random.tokens(options.user_tokens));
       push(time_ms, agent);
     }
   }
 
-  void end(double time_ms, Session* session) {
-    Session* const parent = session->parent;
+  void end(double time_ms, OpenSession* session) {
+    OpenSession* const parent = session->parent;
     delete session;
     if (parent == nullptr) return;
     grow(parent->context, random.tokens(options.output_tokens));
@@ -208,7 +208,7 @@ struct TraceGenerator::Impl {
   std::vector<Context> prompts;        // made when they are first used
   std::vector<Context> agent_prompts;  // of the kinds of sub-agents
   std::priority_queue<Event> events;
-  std::vector<Session*> waiting;  // for sub-agents; all others have an event
+  std::vector<OpenSession*> waiting;  // for sub-agents; all others have an event
   std::uint64_t next_event = 0;
   std::uint64_t next_id = 0;
 };

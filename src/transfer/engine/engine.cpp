@@ -16,8 +16,6 @@
 namespace cachalot::transfer {
 namespace {
 
-constexpr std::size_t kMostNameBytes = 256;
-constexpr std::size_t kMostFactBytes = 64 << 10;
 constexpr std::uint64_t kTickNs =
     100'000'000;  // how late a deadline may be noticed if the clock is coarse
 
@@ -53,10 +51,6 @@ Status check(const EngineOptions& options) {
                        static_cast<unsigned long long>(options.peer_timeout_ns));
   }
   return {};
-}
-
-std::uint64_t raw(WindowKey key) {
-  return static_cast<std::uint64_t>(key);
 }
 
 }  // namespace

@@ -23,6 +23,13 @@
 
 namespace cachalot::transfer {
 
+// Of what an engine says of itself to others.
+inline constexpr std::uint64_t kMostNameBytes = 256, kMostFactBytes = 64 << 10;
+
+inline std::uint64_t raw(WindowKey key) {
+  return static_cast<std::uint64_t>(key);
+}
+
 // 128 random bits that the calling side makes and tells the addresses that it calls: connections with the same ones are
 // paths to one peer. Nothing else can join them.
 struct Session {

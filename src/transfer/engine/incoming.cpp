@@ -9,10 +9,6 @@
 namespace cachalot::transfer {
 namespace {
 
-std::uint64_t raw(WindowKey key) {
-  return static_cast<std::uint64_t>(key);
-}
-
 Frame end_frame(std::uint64_t push, std::uint64_t window, const Error& error) {
   return {FrameType::kEnd, BodyWriter().word(1).word(push).word(window).error(error).take()};
 }

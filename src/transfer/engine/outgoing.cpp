@@ -13,9 +13,6 @@ constexpr std::uint32_t kMostCorrupt = 16;  // chunks of one push that are sent 
 std::uint64_t raw(PushId id) {
   return static_cast<std::uint64_t>(id);
 }
-std::uint64_t raw(WindowKey key) {
-  return static_cast<std::uint64_t>(key);
-}
 
 }  // namespace
 

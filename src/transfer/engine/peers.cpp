@@ -11,9 +11,7 @@
 namespace cachalot::transfer {
 namespace {
 
-constexpr std::uint64_t kMostNameBytes = 256;
 constexpr std::uint64_t kMostFacts = 256;
-constexpr std::uint64_t kMostFactBytes = 64 << 10;
 constexpr std::uint64_t kMostSegments = 1024;
 // A connection from outside that says hello, and asks for nothing.
 constexpr std::uint64_t kSilentNs = 60'000'000'000;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint32_t kSlots = 4096;
 constexpr std::uint32_t kFirstSlot = 8;  // the first line says what the file is
-constexpr std::uint64_t kMagic = 0x7365736165'6c4343u;
+constexpr std::uint64_t kLeasesMagic = 0x7365736165'6c4343u;
 constexpr std::uint64_t kBytes = kSlots * sizeof(std::uint64_t);
 
 std::atomic<std::uint64_t>* words_of(std::byte* at) {
@@ -25,7 +25,7 @@ Result<std::unique_ptr<Leases>> Leases::create() {
       os::SharedFile::create("memfd:cachalot-leases", kBytes, {.mode = 0600, .huge_pages = false}));
   CACHALOT_TRY_ASSIGN(os::Mapping mapping, file.map({.huge_pages = false}));
   std::unique_ptr<Leases> leases(new Leases(std::move(file), std::move(mapping)));
-  words_of(leases->mapping_.data())[0].store(kMagic, std::memory_order_release);
+  words_of(leases->mapping_.data())[0].store(kLeasesMagic, std::memory_order_release);
   for (std::uint32_t slot = kSlots; slot-- > kFirstSlot;) leases->free_.push_back(slot);
   return leases;
 }
@@ -64,7 +64,7 @@ Result<PeerLeases> PeerLeases::open(const std::string& path) {
   PeerLeases leases;
   CACHALOT_TRY_ASSIGN(leases.mapping_, file.map({.huge_pages = false, .read_only = true}));
   leases.words_ = words_of(leases.mapping_.data());
-  if (leases.words_[0].load(std::memory_order_acquire) != kMagic) {
+  if (leases.words_[0].load(std::memory_order_acquire) != kLeasesMagic) {
     return Error::make(Code::kBadInput, "%s holds no leases", path.c_str());
   }
   return leases;

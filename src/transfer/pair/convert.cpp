@@ -22,8 +22,8 @@ struct BufferShape {
 };
 
 // The order's loops as those of a tensor: layers first, pages before their tokens.
-Result<BufferShape> shape_of(const KvGeometry& geometry, const StreamOrder& order,
-                             std::uint64_t tokens) {
+Result<BufferShape> buffer_shape_of(const KvGeometry& geometry, const StreamOrder& order,
+                                    std::uint64_t tokens) {
   const char* const letters = loop_letters(order.loops);
   const bool has_page = letters != nullptr && std::strchr(letters, 'B') != nullptr;
   if (letters == nullptr || has_page != (order.page_tokens != 0) || tokens == 0 ||
@@ -62,13 +62,13 @@ Result<BufferShape> shape_of(const KvGeometry& geometry, const StreamOrder& orde
 
 Result<std::uint64_t> RequestBuffer::bytes(const KvGeometry& geometry, const StreamOrder& order,
                                            std::uint64_t tokens) {
-  CACHALOT_TRY_ASSIGN(const BufferShape shape, shape_of(geometry, order, tokens));
+  CACHALOT_TRY_ASSIGN(const BufferShape shape, buffer_shape_of(geometry, order, tokens));
   return shape.bytes;
 }
 
 Result<RequestBuffer> RequestBuffer::make(const KvGeometry& geometry, const StreamOrder& order,
                                           std::uint64_t tokens, std::span<std::byte> memory) {
-  CACHALOT_TRY_ASSIGN(const BufferShape shape, shape_of(geometry, order, tokens));
+  CACHALOT_TRY_ASSIGN(const BufferShape shape, buffer_shape_of(geometry, order, tokens));
   if (memory.size() < shape.bytes) {
     return Error::make(Code::kInvalidArgument, "request buffer: %zu bytes, expected %" PRIu64,
                        memory.size(), shape.bytes);

@@ -7,6 +7,8 @@
 
 namespace cachalot::transfer {
 
+inline constexpr std::size_t kMostPeers = 4096;  // in one registry
+
 class RecordStore {
  public:
   struct Timing {

@@ -17,7 +17,7 @@ std::vector<std::byte> copy_of(const Header& header) {
   return {bytes.begin(), bytes.end()};
 }
 
-std::span<const std::byte> bytes_at(std::uint64_t at, std::uint64_t count) {
+std::span<const std::byte> bytes_at_address(std::uint64_t at, std::uint64_t count) {
   return {reinterpret_cast<const std::byte*>(at), count};
 }
 
@@ -182,7 +182,7 @@ bool UcxOutgoing::fill_slice(Payload& payload, SliceSend& send, std::span<const 
   if (piece.bytes >= worker_.direct_bytes) {
     if (!pins_.add(from.memory)) return false;
     send.is_pinned = true;
-    data = bytes_at(piece.at, piece.bytes);
+    data = bytes_at_address(piece.at, piece.bytes);
   } else {
     send.buffer = worker_.slices.take();
     if (send.buffer == nullptr) {

@@ -248,7 +248,7 @@ ucs_status_t UcxTransport::on_message(void* self, const void* header, std::size_
 bool UcxTransport::progress() {
   std::uint64_t ticks = 0;
   if (has_timer_) [[maybe_unused]]
-    const ssize_t bytes = read(timer_.get(), &ticks, sizeof ticks);
+    const ssize_t bytes = ::read(timer_.get(), &ticks, sizeof ticks);
   const std::uint64_t before = shared_.received_bytes;
   int turns = 0;
   while (turns < kMostProgress && shared_.ucx.worker_progress(shared_.worker) != 0) ++turns;

@@ -27,7 +27,7 @@ void init_curl() {
   std::call_once(once, [] { (void)curl_global_init(CURL_GLOBAL_DEFAULT); });
 }
 
-std::uint64_t left_ms(std::uint64_t deadline_ns) {
+std::uint64_t ms_until(std::uint64_t deadline_ns) {
   const std::uint64_t now_ns = base::SteadyClock::read();
   return deadline_ns > now_ns ? (deadline_ns - now_ns + 999'999) / 1'000'000 : 0;
 }
@@ -160,7 +160,7 @@ Result<std::string> EtcdClient::post(const std::string& path, const std::string&
   Status last = Error::make(Code::kTimeout, "registry etcd://%.60s: the deadline is over",
                             endpoints_[first].c_str());
   for (std::size_t i = 0; i < count; ++i) {
-    const std::uint64_t left = left_ms(deadline_ns);
+    const std::uint64_t left = ms_until(deadline_ns);
     if (left == 0) break;
     const std::size_t at = (first + i) % count;
     Answer answer = ask(endpoints_[at], path, body, std::max<std::uint64_t>(left / (count - i), 1));

@@ -16,7 +16,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::uint64_t kNsPerS = 1'000'000'000;
-constexpr std::size_t kMostPeers = 4096;
 
 // A key of etcd's, with what is known of it.
 struct Entry {

@@ -21,7 +21,6 @@ constexpr const char* kLockName = ".lock";
 constexpr std::string_view kSuffix = ".peer";
 constexpr std::uint64_t kRenewNs = 1'000'000'000;
 constexpr int kOpenFlags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-constexpr std::size_t kMostPeers = 4096;
 constexpr int kMostLooks = 3;  // at a name whose file other processes replace
 
 std::string file_of(std::string_view name) {

@@ -6,12 +6,12 @@
 
 #include <cachalot/result.h>
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "flags.h"
 #include "sched/policy/routing.h"
 #include "simulate_options.h"
 
@@ -24,7 +24,7 @@ struct FlagValue {
 
 // The flags of a command, and the options that they are bound to.
 struct BoundFlags {
-  CLI::App& command;
+  Command& command;
   SimulateOptions& options;
 
   // The options as if these flags had been given, too, later ones over earlier ones; `options` stays as it is.
@@ -50,7 +50,7 @@ struct MapAxis {
 // @errors kInvalidArgument: not exactly two axes of different flags, an axis without two different values
 Result<std::array<MapAxis, 2>> parse_map_axes(const std::vector<std::string>& texts);
 
-// For CLI::Option::check of --map: the name is a flag that an axis may have.
-CLI::Validator map_axis();
+// For Flag::check of --map: the name is a flag that an axis may have.
+Validator map_axis();
 
 }  // namespace cachalot::apps

@@ -1,12 +1,12 @@
 // The flags of `cachalot simulate` that describe the engine of a colocated instance.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "cluster_flags.h"
+#include "flags.h"
 #include "sim/engine/engine.h"
 #include "timing_source.h"
 
@@ -23,7 +23,7 @@ struct EngineFlags {
 
 // --step-tokens, --engine-block-tokens, --layerwise, --layerwise-admission, --host-gb-s and --host-kv-gb; KV and sequences are those of --decode-capacity-tokens and
 // --decode-sequences.
-void add_engine_flags(CLI::App& command, EngineFlags& flags);
+void add_engine_flags(Command& command, EngineFlags& flags);
 
 // Without the kind of layer-wise KV.
 // @errors kInvalidArgument: KV without a limit, or more than an engine can number

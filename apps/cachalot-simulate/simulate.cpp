@@ -34,8 +34,8 @@ std::string formats() {
 std::vector<std::string> inputs_of(const BoundFlags& flags) {
   const SimulateOptions& options = flags.options;
   std::vector<std::string> inputs = {options.trace.file, options.timing.calibration};
-  const CLI::Option* const cluster = flags.command.get_config_ptr();
-  if (cluster->count() != 0) inputs.push_back(cluster->results().front());
+  const std::string cluster = flag_file_of(flags.command);
+  if (!cluster.empty()) inputs.push_back(cluster);
   std::ranges::move(inputs_of(options.recorded, options.trace.file), std::back_inserter(inputs));
   return inputs;
 }
@@ -258,9 +258,9 @@ int run(const BoundFlags& flags) {
 
 }  // namespace
 
-void add_simulate(CLI::App& app, Chosen& chosen) {
+void add_simulate(Command& app, Chosen& chosen) {
   auto options = std::make_shared<SimulateOptions>();
-  CLI::App* const command =
+  Command* const command =
       app.add_subcommand("simulate",
                          "simulates a cluster that serves a trace, for routing and "
                          "admission policies");

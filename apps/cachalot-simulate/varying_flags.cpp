@@ -66,10 +66,8 @@ const VaryingFlag* find_flag(const std::string& name) {
   return found == std::end(kFlags) ? nullptr : found;
 }
 
-CLI::Option& option_of(CLI::App& command, const std::string& flag) {
-  CLI::Option* const option = command.get_option_no_throw("--" + flag);
-  CACHALOT_CHECK(option != nullptr);
-  return *option;
+Flag& flag_of(const Command& command, const std::string& name) {
+  return *command.get_option("--" + name);
 }
 
 std::string name_of_axis(const std::string& text) {
@@ -82,15 +80,8 @@ Result<SimulateOptions> BoundFlags::with(std::span<const FlagValue> values) cons
   const SimulateOptions saved = options;
   Status status;
   for (const FlagValue& value : values) {
-    CLI::Option& option = option_of(command, value.flag);
-    option.clear();
-    option.add_result(value.value);
-    try {
-      option.run_callback();
-    } catch (const CLI::ParseError& error) {
-      status = Error::make(Code::kInvalidArgument, "%s", error.what());
-      break;
-    }
+    status = flag_of(command, value.flag).set(value.value);
+    if (!status) break;
   }
   SimulateOptions changed = std::move(options);
   options = saved;
@@ -115,7 +106,7 @@ Result<PolicyRow> parse_policy_row(const BoundFlags& flags, const std::string& t
                          "in least_loaded+shared-pool+link-gb-s=20",
                          value.flag.c_str());
     }
-    const bool is_switch = option_of(flags.command, value.flag).get_items_expected_max() == 0;
+    const bool is_switch = flag_of(flags.command, value.flag).is_switch();
     value.value = equals == std::string::npos ? "" : part.substr(equals + 1);
     if (is_switch == (equals != std::string::npos) || (!is_switch && value.value.empty())) {
       return Error::make(Code::kInvalidArgument, "--policy: \"+%.60s\", expected +%s%s",
@@ -161,8 +152,8 @@ Result<std::array<MapAxis, 2>> parse_map_axes(const std::vector<std::string>& te
   return axes;
 }
 
-CLI::Validator map_axis() {
-  return CLI::Validator(
+Validator map_axis() {
+  return Validator(
       [](std::string& text) -> std::string {
         const VaryingFlag* const flag = find_flag(name_of_axis(text));
         if (flag != nullptr && flag->title != nullptr) return "";

@@ -323,7 +323,7 @@ sched::GpuSpec with_link(sched::GpuSpec gpu, const RecordedRunFlags& flags) {
   return gpu;
 }
 
-void add_recorded_run_flags(CLI::App& command, RecordedRunFlags& flags, std::uint64_t& colocated) {
+void add_recorded_run_flags(Command& command, RecordedRunFlags& flags, std::uint64_t& colocated) {
   if (command.get_option_no_throw("--colocated") == nullptr) {
     command
         .add_option(
@@ -344,10 +344,12 @@ void add_recorded_run_flags(CLI::App& command, RecordedRunFlags& flags, std::uin
       "of a recorded run: its CSV of one row a second (default: beside --trace)");
   add("--tp-link", flags.link, sched::link_names("|"),
       "with --profile: the link among the GPUs of an engine (default: the GPU's)")
-      ->check([](const std::string& name) -> std::string {
-        const Result<sched::LinkSpec> link = sched::find_link(name);
-        return link ? "" : link.error().message;
-      });
+      ->check(Validator(
+          [](std::string& name) -> std::string {
+            const Result<sched::LinkSpec> link = sched::find_link(name);
+            return link ? "" : link.error().message;
+          },
+          ""));
   add("--tp-link-gb-s", flags.link_gb_s, "X",
       "with --profile: all-reduce bandwidth among the GPUs of an engine, instead of the GPU's")
       ->transform(decimal(0.001, 1e6));
@@ -367,12 +369,12 @@ std::vector<std::string> inputs_of(const RecordedRunFlags& flags, const std::str
   return inputs;
 }
 
-Status check_recorded_run_flags(const CLI::App& command) {
+Status check_recorded_run_flags(const Command& command) {
   constexpr std::string_view kUsed[] = {
       "--trace",   "--trace-format", "--profile",     "--meta",       "--seconds",
       "--tp-link", "--tp-link-gb-s", "--tp-link-us",  "--compare",    "--colocated",
       "--csv",     "--json",         "--ttft-slo-ms", "--tbt-slo-ms", "--cluster"};
-  for (const CLI::Option* const option : command.get_options()) {
+  for (const Flag* const option : command.get_options()) {
     const std::string name = option->get_name();
     if (option->count() == 0 || std::ranges::find(kUsed, name) != std::end(kUsed)) continue;
     return Error::make(Code::kInvalidArgument,
@@ -381,7 +383,7 @@ Status check_recorded_run_flags(const CLI::App& command) {
   return {};
 }
 
-Status check_trace_flags(const CLI::App& command) {
+Status check_trace_flags(const Command& command) {
   for (const char* const name : {"--meta", "--seconds", "--compare"}) {
     if (command.get_option(name)->count() == 0) continue;
     return Error::make(Code::kInvalidArgument,

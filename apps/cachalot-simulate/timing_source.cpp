@@ -74,7 +74,7 @@ Result<Timing> by_profile(const RecordedRunFlags& profile, const sched::ProfileT
 
 }  // namespace
 
-void add_timing_flags(CLI::App& command, TimingFlags& flags) {
+void add_timing_flags(Command& command, TimingFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* type, const char* text) {
     return command.add_option(name, value, text)->type_name(type);
   };

@@ -3,11 +3,11 @@
 
 #include <cachalot/result.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "flags.h"
 #include "sched/timing/gpu_spec.h"
 #include "sched/timing/profile_model.h"
 #include "sim/engine/engine.h"
@@ -24,7 +24,7 @@ struct RecordedRunFlags {
 };
 
 // --profile, --meta, --seconds, --tp-link, --tp-link-gb-s, --tp-link-us, --compare, and --colocated unless the command has it.
-void add_recorded_run_flags(CLI::App& command, RecordedRunFlags& flags, std::uint64_t& colocated);
+void add_recorded_run_flags(Command& command, RecordedRunFlags& flags, std::uint64_t& colocated);
 
 // A recorded engine's timing, but for the link that its GPUs reduce over.
 struct ProfiledEngine {
@@ -58,9 +58,9 @@ struct RecordedRunFiles {
 std::vector<std::string> inputs_of(const RecordedRunFlags& flags, const std::string& trace);
 
 // @errors kInvalidArgument: names a flag that a recorded run has no use for
-Status check_recorded_run_flags(const CLI::App& command);
+Status check_recorded_run_flags(const Command& command);
 // The other way round. @errors kInvalidArgument: names a flag that is of a recorded run alone
-Status check_trace_flags(const CLI::App& command);
+Status check_trace_flags(const Command& command);
 
 // Milliseconds; 0: none.
 struct LatencyGoals {

@@ -7,7 +7,7 @@
 
 namespace cachalot::apps {
 
-void add_engine_flags(CLI::App& command, EngineFlags& flags) {
+void add_engine_flags(Command& command, EngineFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* type, const char* text) {
     return command.add_option(name, value, text)->type_name(type);
   };
@@ -27,7 +27,7 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       "when a prompt may begin with KV in the host's memory: while loading that hides behind "
       "decode "
       "steps, or while all that decode keep --tbt-slo-ms")
-      ->transform(CLI::IsMember({"hidden", "goal"}))
+      ->transform(one_of({"hidden", "goal"}))
       ->capture_default_str();
   add("--host-gb-s", flags.host_gb_s, "X",
       "bandwidth between an instance and its host's memory, each way (default: of its GPUs, each "

@@ -9,7 +9,7 @@
 
 namespace cachalot::apps {
 
-void add_calibration_run_flags(CLI::App& command, CalibrationRunFlags& flags) {
+void add_calibration_run_flags(Command& command, CalibrationRunFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* type, const char* text) {
     return command.add_option(name, value, text)->type_name(type);
   };

@@ -5,11 +5,11 @@
 
 #include <cachalot/result.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 
+#include "flags.h"
 #include "sim/cluster/report.h"
 
 namespace cachalot::apps {
@@ -23,7 +23,7 @@ struct CostFlags {
   double years = 3;                             // until network hardware is written off
 };
 
-void add_cost_flags(CLI::App& command, CostFlags& flags);
+void add_cost_flags(Command& command, CostFlags& flags);
 
 struct ClusterPrice {
   std::string network;

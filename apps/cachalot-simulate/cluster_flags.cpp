@@ -124,7 +124,7 @@ Status set_peers(const ClusterFlags& flags, sim::ClusterOptions& options) {
 
 }  // namespace
 
-void add_cluster_flags(CLI::App& command, ClusterFlags& flags) {
+void add_cluster_flags(Command& command, ClusterFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* type, const char* text) {
     return command.add_option(name, value, text)->type_name(type);
   };

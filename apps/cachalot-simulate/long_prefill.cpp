@@ -84,7 +84,7 @@ Result<std::vector<std::uint64_t>> numbers_of(const char* flag,
   std::vector<std::uint64_t> numbers;
   for (std::string& part : parts) {
     // The validator changes its argument.
-    const std::string problem = number(low, high)(part);
+    const std::string problem = number(low, high).problem_of(part);
     if (!problem.empty()) {
       return Error::make(Code::kInvalidArgument, "%s: %s", flag, problem.c_str());
     }
@@ -192,9 +192,9 @@ int run(const Options& options) {
 
 }  // namespace
 
-void add_long_prefill(CLI::App& app, Chosen& chosen) {
+void add_long_prefill(Command& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* const command = app.add_subcommand(
+  Command* const command = app.add_subcommand(
       "long-prefill",
       "how long one long prompt takes on several instances, by three ways to split it");
   const auto add = [&](const char* name, auto& value, const std::string& type,

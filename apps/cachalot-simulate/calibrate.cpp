@@ -141,9 +141,9 @@ int run(const Options& options) {
 
 }  // namespace
 
-void add_calibrate(CLI::App& app, Chosen& chosen) {
+void add_calibrate(Command& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* const command =
+  Command* const command =
       app.add_subcommand("calibrate", "timing models from measured TTFT and TPOT");
   const auto add = [&](const char* name, std::string& value, const std::string& text) {
     command->add_option(name, value, text)->type_name("FILE");

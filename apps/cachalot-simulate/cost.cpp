@@ -18,7 +18,7 @@ std::optional<double> per_million(double usd, std::uint64_t tokens) {
 
 }  // namespace
 
-void add_cost_flags(CLI::App& command, CostFlags& flags) {
+void add_cost_flags(Command& command, CostFlags& flags) {
   constexpr double kMostUsd = 1e9;
   const auto add = [&](const char* name, double& value, const char* text) {
     command.add_option(name, value, text)

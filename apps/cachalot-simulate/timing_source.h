@@ -3,11 +3,11 @@
 
 #include <cachalot/result.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "flags.h"
 #include "recorded_run.h"
 #include "sched/timing/timing_model.h"
 
@@ -26,7 +26,7 @@ inline constexpr const char* kDefaultModel = "LLaMA3-70B";
 inline constexpr const char* kDefaultHardware = "8xA800_SXM";
 
 // --model, --hardware, --calibration, --precision, --decode-memory-gb-s and --decode-overhead-ms.
-void add_timing_flags(CLI::App& command, TimingFlags& flags);
+void add_timing_flags(Command& command, TimingFlags& flags);
 
 // What the policies and the cluster need to know of model and hardware.
 struct Timing {

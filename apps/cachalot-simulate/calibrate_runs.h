@@ -3,11 +3,11 @@
 
 #include <cachalot/result.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+#include "flags.h"
 
 #include "sched/calibration/measured_rows.h"
 
@@ -20,7 +20,7 @@ struct CalibrationRunFlags {
   std::string run, profile, meta;  // whose link is fitted
 };
 
-void add_calibration_run_flags(CLI::App& command, CalibrationRunFlags& flags);
+void add_calibration_run_flags(Command& command, CalibrationRunFlags& flags);
 
 // Each of flags.runs as a row of one group.
 // @errors kInvalidArgument: an unknown GPU, model or precision; no such file; kBadInput: a file's content

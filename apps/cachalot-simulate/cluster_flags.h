@@ -3,11 +3,11 @@
 
 #include <cachalot/result.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "flags.h"
 #include "sim/cluster/cluster_options.h"
 
 namespace cachalot::apps {
@@ -43,7 +43,7 @@ struct ClusterFlags {
   double window_s = 60;
 };
 
-void add_cluster_flags(CLI::App& command, ClusterFlags& flags);
+void add_cluster_flags(Command& command, ClusterFlags& flags);
 
 // All but routing, admission and what the timing model says.
 // @errors kInvalidArgument: a flag's value, or flags that contradict each other
