@@ -34,7 +34,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang demo-sglang build-lmcache build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-lmcache test-transformers test-deploy test-asan test-tsan soak soak-storage soak-hosts soak-transfer soak-system coverage bench bench-llama bench-vllm bench-sglang \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang demo-sglang build-lmcache build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-lmcache test-transformers wheel test-wheel test-deploy test-asan test-tsan soak soak-storage soak-hosts soak-transfer soak-system coverage bench bench-llama bench-vllm bench-sglang \
   lint tidy format clean
 
 help: ## list the targets
@@ -152,6 +152,15 @@ test-deploy: setup-test setup-python ## the files of deploy/, also against Kuber
 	$(PYTHON) -m venv build/deploy
 	build/deploy/bin/python -m pip install --quiet kubernetes-validate
 	build/deploy/bin/python tests/deploy/deploy_test.py . build/dev/apps/cachalot/cachalot
+
+# The interpreters that wheels are built for; 3.12 stands for all later ones.
+WHEEL_PYTHONS ?= $(foreach v,3.10 3.11 3.12,$(firstword $(wildcard $(HOME)/.pyenv/versions/$(v).*/bin/python3) $(shell command -v python$(v))))
+wheel: setup-run ## build wheels for any Linux with glibc 2.28 or later, into build/wheels; needs Debian 12 and mmdebstrap
+	CXX="$(CXX)" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) tools/build-wheel $(WHEEL_PYTHONS)
+
+WHEEL_ROOTS ?= bookworm trixie
+test-wheel: ## install the wheels of `make wheel` in bare roots of Debian 12 and 13, and use them there; as root
+	$(PYTHON) tests/wheel/wheel_test.py build/wheels build/wheel-roots $(WHEEL_ROOTS)
 
 # The packs for a machine with a GPU, on an emulated one, and in a Python such as it has.
 GPU_KIT := build/gpu-kit

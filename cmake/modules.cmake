@@ -56,10 +56,9 @@ set(CACHALOT_MODULES
 )
 # The programs and tests that stand on the modules may use all of them; include/cachalot is open to all.
 
-# With CACHALOT_UNITY: compiles the sources of a target together, thirty-two at a time. tools/tidy checks that names that
-# are local to a file differ.
+# With CACHALOT_UNITY: compiles the sources of a target together. tools/tidy checks that names that are local to a file differ.
 function(cachalot_unity target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${CACHALOT_UNITY} UNITY_BUILD_BATCH_SIZE 32)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${CACHALOT_UNITY} UNITY_BUILD_BATCH_SIZE 0)
 endfunction()
 
 # cachalot_module(NAME SOURCES a.cpp ... [LIBRARIES lib ...] [TESTS a_test.cpp ...] [TESTING part ...])

@@ -2,6 +2,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "calibrate_runs.h"
 #include "command.h"
 #include "output.h"
 #include "sched/calibration/fitted_file.h"
@@ -12,17 +13,29 @@ namespace {
 struct Options {
   std::string rows, out;
   std::string check, models;
+  CalibrationRunFlags recorded;
   std::string json;
+
+  bool fits() const { return !rows.empty() || !recorded.runs.empty(); }
 };
 
 Status check_flags(const Options& options) {
-  const bool fits = !options.rows.empty(), checks = !options.check.empty();
-  if (fits == checks) {
+  const bool fits = options.fits(), checks = !options.check.empty();
+  const bool fits_link = !options.recorded.run.empty();
+  if ((options.rows.empty() ? 0 : 1) + (options.recorded.runs.empty() ? 0 : 1) + (checks ? 1 : 0) +
+          (fits_link ? 1 : 0) !=
+      1) {
     return Error::make(Code::kInvalidArgument,
-                       "calibrate: expected either --rows with --out, or --check with --models");
+                       "calibrate: expected either --rows with --out, or --check with --models, or "
+                       "--runs with --out, or --run with --profile and --meta");
+  }
+  if (fits_link && !(options.out.empty() && options.models.empty())) {
+    return Error::make(Code::kInvalidArgument,
+                       "--run: expected neither --out nor --models with it");
   }
   if (fits && (options.out.empty() || !options.models.empty())) {
-    return Error::make(Code::kInvalidArgument, "--rows: expected --out FILE with it%s",
+    return Error::make(Code::kInvalidArgument, "%s: expected --out FILE with it%s",
+                       options.rows.empty() ? "--runs" : "--rows",
                        options.models.empty() ? "" : ", and no --models");
   }
   if (checks && (options.models.empty() || !options.out.empty())) {
@@ -33,7 +46,9 @@ Status check_flags(const Options& options) {
     return Error::make(Code::kInvalidArgument,
                        "--out and --json: both are -, expected one of them");
   }
-  const std::string inputs[] = {options.rows, options.check, options.models};
+  std::vector<std::string> inputs = options.recorded.runs;
+  inputs.insert(inputs.end(), {options.rows, options.check, options.models, options.recorded.run,
+                               options.recorded.meta});
   CACHALOT_TRY(check_is_no_input("--out", options.out, inputs));
   CACHALOT_TRY(check_is_no_input("--json", options.json, inputs));
   return check_are_apart({{"--out", options.out}, {"--json", options.json}});
@@ -97,9 +112,16 @@ Status calibrate(const Options& options) {
   CACHALOT_TRY(check_flags(options));
   CACHALOT_TRY_ASSIGN(Output out, Output::open(options.out));
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
-  const bool fits = !options.rows.empty();
+  if (!options.recorded.run.empty()) {
+    CACHALOT_TRY_ASSIGN(const nlohmann::json link,
+                        fit_link_of_run(options.recorded, human_output(options.json)));
+    return json.write_json(link);
+  }
+  const bool fits = options.fits();
   CACHALOT_TRY_ASSIGN(const std::vector<sched::MeasuredGroup> groups,
-                      sched::read_measured_rows(fits ? options.rows : options.check));
+                      options.recorded.runs.empty()
+                          ? sched::read_measured_rows(fits ? options.rows : options.check)
+                          : rows_of_runs(options.recorded));
   std::vector<sched::FittedEntry> models;
   if (fits) {
     models = sched::fit_groups(groups);
@@ -132,9 +154,13 @@ void add_calibrate(Command& app, Chosen& chosen) {
   add("--out", options->out, "write the fitted models as JSON to FILE, or to stdout for -");
   add("--check", options->check, "CSV of other points of the same kind: how far off --models is");
   add("--models", options->models, "the fitted models to check");
+  add_calibration_run_flags(*command, options->recorded);
   add("--json", options->json, "write the errors to FILE, or to stdout for -");
   command->footer(
       "Example: cachalot calibrate --rows measured.csv --out models.json\n"
+      "         cachalot calibrate --runs load1.json load2.json --gpu H100_SXM --model Qwen3-32B "
+      "--out "
+      "models.json\n"
       "         cachalot calibrate --check others.csv --models models.json");
   command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
 }

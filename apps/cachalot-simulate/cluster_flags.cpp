@@ -104,6 +104,7 @@ Status set_peers(const ClusterFlags& flags, sim::ClusterOptions& options) {
     const char* const alone = flags.peer_cell != 0      ? "--peer-cell"
                               : flags.peer_gb_s != 0    ? "--peer-gb-s"
                               : flags.peer_wait_ms >= 0 ? "--peer-wait-ms"
+                              : flags.keep_peer_copies  ? "--keep-peer-copies"
                                                         : nullptr;
     if (alone == nullptr) return {};
     return Error::make(Code::kInvalidArgument, "%s: without peers, expected --peers", alone);
@@ -116,6 +117,7 @@ Status set_peers(const ClusterFlags& flags, sim::ClusterOptions& options) {
   options.peers.is_on = true;
   options.peers.cell = static_cast<std::uint32_t>(flags.peer_cell);
   if (flags.peer_gb_s != 0) options.peers.bytes_per_s = flags.peer_gb_s * kGiga;
+  options.peers.copies_first = !flags.keep_peer_copies;
   options.peers.most_wait_s = (flags.peer_wait_ms < 0 ? kWaitMs : flags.peer_wait_ms) / 1e3;
   return {};
 }
@@ -178,6 +180,7 @@ void add_cluster_flags(Command& command, ClusterFlags& flags) {
       "engines' storage_wait")
       ->transform(decimal(0, 1e9))
       ->default_str("2000");
+  command.add_flag("--keep-peer-copies", flags.keep_peer_copies, "as of serve");
   add("--operation-bytes", flags.operation_bytes, "SIZE",
       "transfers are cut into operations of this size, each of which takes the latency")
       ->default_str("whole transfers");

@@ -29,6 +29,7 @@ struct ClusterFlags {
   std::uint64_t peer_cell = 0;  // all instances are one
   double peer_gb_s = 0;         // as the links
   double peer_wait_ms = -1;     // 2,000
+  bool keep_peer_copies = false;
   std::string operation_bytes;  // none: transfers are not cut
   std::uint64_t operations_in_flight = 16;
   std::string decode_capacity_tokens;  // none: what the hardware has

@@ -1,4 +1,4 @@
-// `cachalot simulate --trace-format vllm-run`: one engine's recorded run, again on fake time.
+// `cachalot simulate --trace-format vllm-run|vllm-bench|…`: one engine's recorded run, again on fake time.
 #include <algorithm>
 #include <chrono>
 #include <cinttypes>
@@ -15,6 +15,7 @@
 #include "sched/timing/kv_capacity.h"
 #include "sched/timing/profile_model.h"
 #include "sim/run/run_comparison.h"
+#include "trace/file/byte_source.h"
 #include "trace/run/recorded_run.h"
 #include "values.h"
 
@@ -25,6 +26,9 @@ namespace {
 enum class BlocksFrom { kRecorded, kEstimated };
 
 struct Outcome {
+  trace::RunFormat format;
+  bool has_engine_times;
+  std::uint64_t failed;  // requests left out
   std::span<const trace::RecordedRequest> recorded;
   const sim::SimulatedRun& run;
   const sim::EngineOptions& engine;
@@ -56,49 +60,19 @@ Status check_flags(const RecordedRunFlags& options, const RecordedRunFiles& file
   return check_are_apart({{"--csv", files.csv}, {"--json", files.json}});
 }
 
-Result<sched::ProfileModel> timing_of(const RecordedRunFlags& options,
-                                      const trace::RunOptions& recorded) {
-  CACHALOT_TRY_ASSIGN(const sched::ProfileTables tables,
-                      sched::read_profile_folder(options.profile));
-  CACHALOT_TRY_ASSIGN(const sched::ServedModel model, sched::find_served_model(recorded.model));
-  CACHALOT_TRY_ASSIGN(const sched::ServedModel profiled, sched::find_served_model(tables.model));
-  if (std::string_view(model.name) != profiled.name) {
-    return Error::make(Code::kInvalidArgument, "--profile: it is of %s, but the run is of %s",
-                       profiled.name, model.name);
-  }
-  if (tables.tensor_parallel != recorded.tensor_parallel) {
-    return Error::make(Code::kInvalidArgument,
-                       "--profile: it is of tensor parallelism %" PRIu64
-                       ", but the run's engine had %" PRIu64,
-                       tables.tensor_parallel, recorded.tensor_parallel);
-  }
-  CACHALOT_TRY_ASSIGN(sched::GpuSpec gpu, sched::find_gpu(tables.hardware));
-  gpu = with_link(gpu, options);
-  // vLLM records graphs for up to twice its sequences, and 512 tokens at most.
-  return sched::ProfileModel::make(
-      tables, model, gpu,
-      {.largest_graph_tokens = std::min<std::uint64_t>(2 * recorded.max_sequences, 512),
-       .chunk_tokens = recorded.step_tokens});
+// What the user calls another format than its content tells is a mistake.
+Result<trace::RecordedRun> read_run(const RecordedRunFiles& files) {
+  CACHALOT_TRY_ASSIGN(trace::RecordedRun run, trace::read_recorded_run(files.trace));
+  const std::string format = trace::run_format_name(run.format);
+  if (files.format == format) return run;
+  return Error::make(Code::kInvalidArgument, "--trace-format: %s, but %s is of %s",
+                     files.format.c_str(), trace::shown_path(files.trace).c_str(), format.c_str());
 }
 
-Result<sim::EngineOptions> engine_of(const trace::RunOptions& recorded,
-                                     const sched::ProfileModel& timing) {
-  sim::EngineOptions engine = {.block_tokens = recorded.block_tokens,
-                               .max_sequences = recorded.max_sequences,
-                               .step_tokens = recorded.step_tokens,
-                               .prefix_caching = recorded.prefix_caching};
-  if (recorded.blocks) {
-    // vLLM keeps one block for padding.
-    engine.blocks = *recorded.blocks - 1;
-    return engine;
-  }
-  CACHALOT_TRY_ASSIGN(
-      engine.blocks,
-      sched::estimate_kv_blocks(timing.gpu(), timing.model(),
-                                {.tensor_parallel = static_cast<double>(timing.tensor_parallel()),
-                                 .memory_utilization = recorded.gpu_memory_utilization,
-                                 .block_tokens = static_cast<double>(recorded.block_tokens)}));
-  return engine;
+Result<sched::ProfileModel> timing_of(const RecordedRunFlags& options,
+                                      const trace::RunOptions& recorded) {
+  CACHALOT_TRY_ASSIGN(const ProfiledEngine engine, profiled_engine(options, recorded));
+  return engine.timing(engine.gpu);
 }
 
 // Beside FILE.requests.jsonl.gz: FILE.timeseries.csv.gz, if it is there.
@@ -158,7 +132,8 @@ void print_comparison(std::FILE* out, const sim::RunFigures& simulated,
   print_row(out, "TTFT p50, s", simulated.ttft_p50, recorded.ttft_p50);
   print_row(out, "TTFT p90, s", simulated.ttft_p90, recorded.ttft_p90);
   print_row(out, "TTFT p99, s", simulated.ttft_p99, recorded.ttft_p99);
-  print_row(out, "first token - scheduled, s", simulated.service_mean, recorded.service_mean);
+  if (outcome.has_engine_times)
+    print_row(out, "first token - scheduled, s", simulated.service_mean, recorded.service_mean);
   print_row(out, "TPOT mean, ms", simulated.tpot_mean * 1e3, recorded.tpot_mean * 1e3);
   print_row(out, "TPOT p50, ms", simulated.tpot_p50 * 1e3, recorded.tpot_p50 * 1e3);
   print_row(out, "TPOT p99, ms", simulated.tpot_p99 * 1e3, recorded.tpot_p99 * 1e3);
@@ -178,6 +153,13 @@ void print(std::FILE* out, const RecordedRunFlags& options, const Outcome& outco
   std::fprintf(out, "%zu requests, %s on %s, tensor parallelism %" PRIu64 "\n",
                outcome.recorded.size(), outcome.timing.model().name, outcome.timing.gpu().name,
                outcome.timing.tensor_parallel());
+  if (!outcome.has_engine_times) {
+    std::fprintf(out, "%s: times as the client saw them, its and the server's work included",
+                 trace::run_format_name(outcome.format));
+    if (outcome.failed != 0)
+      std::fprintf(out, "; %" PRIu64 " failed requests left out", outcome.failed);
+    std::fprintf(out, "\n");
+  }
   std::fprintf(out,
                "engine: %" PRIu64 " sequences, %" PRIu64 " tokens a step, %" PRIu64
                " blocks of %" PRIu64 " tokens (%s)\n",
@@ -188,7 +170,8 @@ void print(std::FILE* out, const RecordedRunFlags& options, const Outcome& outco
                    : "estimated: memory less weights and 1.7 GB");
   if (outcome.timing.tensor_parallel() > 1 && outcome.timing.gpu().link_is_estimate) {
     std::fprintf(out,
-                 "all-reduce: %.1f GB/s and %.1f us, an estimate (--tp-link-gb-s, --tp-link-us)\n",
+                 "all-reduce: %.1f GB/s and %.1f us, an estimate (--tp-link; cachalot calibrate "
+                 "--run fits it)\n",
                  outcome.timing.gpu().link_bytes_per_second / 1e9,
                  outcome.timing.gpu().link_latency_s * 1e6);
   }
@@ -251,6 +234,10 @@ nlohmann::json json_of(const RecordedRunFlags& options, const Outcome& outcome) 
       {"service_mean_error", sim::relative_error(simulated.service_mean, recorded.service_mean)},
       {"tpot_mean_error", sim::relative_error(simulated.tpot_mean, recorded.tpot_mean)},
       {"makespan_error", sim::relative_error(simulated.makespan, recorded.makespan)}};
+  if (!outcome.has_engine_times) {
+    json["compare"].erase("service_mean_error");
+    json["recorded"].erase("service_ms");
+  }
   if (outcome.curves) {
     json["compare"]["running_mean_distance"] = outcome.curves->running;
     if (outcome.curves->has_kv_cache)
@@ -277,7 +264,57 @@ std::string csv_of(const Outcome& outcome) {
 
 }  // namespace
 
+Result<ProfiledEngine> profiled_engine(const RecordedRunFlags& flags,
+                                       const trace::RunOptions& recorded) {
+  ProfiledEngine engine;
+  CACHALOT_TRY_ASSIGN(engine.tables, sched::read_profile_folder(flags.profile));
+  const sched::ProfileTables& tables = engine.tables;
+  CACHALOT_TRY_ASSIGN(engine.model, sched::find_served_model(recorded.model));
+  CACHALOT_TRY_ASSIGN(const sched::ServedModel profiled, sched::find_served_model(tables.model));
+  if (std::string_view(engine.model.name) != profiled.name) {
+    return Error::make(Code::kInvalidArgument, "--profile: it is of %s, but the run is of %s",
+                       profiled.name, engine.model.name);
+  }
+  if (tables.tensor_parallel != recorded.tensor_parallel) {
+    return Error::make(Code::kInvalidArgument,
+                       "--profile: it is of tensor parallelism %" PRIu64
+                       ", but the run's engine had %" PRIu64,
+                       tables.tensor_parallel, recorded.tensor_parallel);
+  }
+  CACHALOT_TRY_ASSIGN(engine.gpu, sched::find_gpu(tables.hardware));
+  engine.gpu = with_link(engine.gpu, flags);
+  // vLLM records graphs for up to twice its sequences, and 512 tokens at most.
+  engine.options = {
+      .largest_graph_tokens = std::min<std::uint64_t>(2 * recorded.max_sequences, 512),
+      .chunk_tokens = recorded.step_tokens};
+  return engine;
+}
+
+Result<sim::EngineOptions> engine_of(const trace::RunOptions& recorded,
+                                     const sched::ProfileModel& timing) {
+  sim::EngineOptions engine = {.block_tokens = recorded.block_tokens,
+                               .max_sequences = recorded.max_sequences,
+                               .step_tokens = recorded.step_tokens,
+                               .prefix_caching = recorded.prefix_caching};
+  if (recorded.blocks) {
+    // vLLM keeps one block for padding.
+    engine.blocks = *recorded.blocks - 1;
+    return engine;
+  }
+  CACHALOT_TRY_ASSIGN(
+      engine.blocks,
+      sched::estimate_kv_blocks(timing.gpu(), timing.model(),
+                                {.tensor_parallel = static_cast<double>(timing.tensor_parallel()),
+                                 .memory_utilization = recorded.gpu_memory_utilization,
+                                 .block_tokens = static_cast<double>(recorded.block_tokens)}));
+  return engine;
+}
+
 sched::GpuSpec with_link(sched::GpuSpec gpu, const RecordedRunFlags& flags) {
+  if (const Result<sched::LinkSpec> link = sched::find_link(flags.link); link) {
+    gpu.link_bytes_per_second = link->bytes_per_second;
+    gpu.link_latency_s = link->latency_s;
+  }
   if (!flags.link_gb_s.empty())
     gpu.link_bytes_per_second = std::strtod(flags.link_gb_s.c_str(), nullptr) * 1e9;
   if (!flags.link_us.empty())
@@ -305,6 +342,14 @@ void add_recorded_run_flags(Command& command, RecordedRunFlags& flags, std::uint
   add("--meta", flags.meta, "FILE", "of a recorded run: the engine's options, as JSON");
   add("--seconds", flags.seconds, "FILE",
       "of a recorded run: its CSV of one row a second (default: beside --trace)");
+  add("--tp-link", flags.link, sched::link_names("|"),
+      "with --profile: the link among the GPUs of an engine (default: the GPU's)")
+      ->check(Validator(
+          [](std::string& name) -> std::string {
+            const Result<sched::LinkSpec> link = sched::find_link(name);
+            return link ? "" : link.error().message;
+          },
+          ""));
   add("--tp-link-gb-s", flags.link_gb_s, "X",
       "with --profile: all-reduce bandwidth among the GPUs of an engine, instead of the GPU's")
       ->transform(decimal(0.001, 1e6));
@@ -326,9 +371,9 @@ std::vector<std::string> inputs_of(const RecordedRunFlags& flags, const std::str
 
 Status check_recorded_run_flags(const Command& command) {
   constexpr std::string_view kUsed[] = {
-      "--trace",        "--trace-format", "--profile",    "--meta",      "--seconds",
-      "--tp-link-gb-s", "--tp-link-us",   "--compare",    "--colocated", "--csv",
-      "--json",         "--ttft-slo-ms",  "--tbt-slo-ms", "--cluster"};
+      "--trace",   "--trace-format", "--profile",     "--meta",       "--seconds",
+      "--tp-link", "--tp-link-gb-s", "--tp-link-us",  "--compare",    "--colocated",
+      "--csv",     "--json",         "--ttft-slo-ms", "--tbt-slo-ms", "--cluster"};
   for (const Flag* const option : command.get_options()) {
     const std::string name = option->get_name();
     if (option->count() == 0 || std::ranges::find(kUsed, name) != std::end(kUsed)) continue;
@@ -342,8 +387,9 @@ Status check_trace_flags(const Command& command) {
   for (const char* const name : {"--meta", "--seconds", "--compare"}) {
     if (command.get_option(name)->count() == 0) continue;
     return Error::make(Code::kInvalidArgument,
-                       "%s: given without a recorded run, expected --trace-format %s", name,
-                       kRecordedRunFormat);
+                       "%s: given without a recorded run, expected --trace-format vllm-run, "
+                       "vllm-bench, sglang-bench or aiperf-run",
+                       name);
   }
   return {};
 }
@@ -354,19 +400,23 @@ Status simulate_recorded_run(const RecordedRunFlags& options, const RecordedRunF
   CACHALOT_TRY_ASSIGN(Output csv, Output::open(files.csv));
   CACHALOT_TRY_ASSIGN(Output json, Output::open(files.json));
   const auto begin = std::chrono::steady_clock::now();
-  CACHALOT_TRY_ASSIGN(const auto recorded, trace::read_recorded_run(files.trace));
+  CACHALOT_TRY_ASSIGN(const trace::RecordedRun file, read_run(files));
+  const std::span<const trace::RecordedRequest> recorded = file.requests;
   CACHALOT_TRY_ASSIGN(const trace::RunOptions run_options, trace::read_run_options(options.meta));
   CACHALOT_TRY_ASSIGN(const sched::ProfileModel timing, timing_of(options, run_options));
   CACHALOT_TRY_ASSIGN(const sim::EngineOptions engine, engine_of(run_options, timing));
   CACHALOT_TRY_ASSIGN(const sim::SimulatedRun run, sim::simulate_run(recorded, engine, timing));
   std::optional<sim::CurveErrors> curves;
-  if (const std::string file = seconds_file(options, files.trace);
-      options.compare && !file.empty()) {
-    CACHALOT_TRY_ASSIGN(const auto seconds, trace::read_run_seconds(file));
+  if (const std::string csv_file = seconds_file(options, files.trace);
+      options.compare && !csv_file.empty()) {
+    CACHALOT_TRY_ASSIGN(const auto seconds, trace::read_run_seconds(csv_file));
     curves = sim::curve_errors(seconds, run, engine.blocks);
   }
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begin;
   const Outcome outcome = {
+      .format = file.format,
+      .has_engine_times = file.has_engine_times(),
+      .failed = file.failed,
       .recorded = recorded,
       .run = run,
       .engine = engine,

@@ -19,13 +19,16 @@
 #include "simulate_options.h"
 #include "simulate_output.h"
 #include "trace/request/request_trace.h"
+#include "trace/run/recorded_run.h"
 #include "values.h"
 #include "varying_flags.h"
 
 namespace cachalot::apps {
 namespace {
 
-constexpr const char* kFormats = "auto|mooncake|weka|azure|dynamo|vllm-run";
+std::string formats() {
+  return "auto|" + trace::trace_format_names("|") + "|vllm-run|vllm-bench|sglang-bench|aiperf-run";
+}
 
 // Files that no result may take the place of.
 std::vector<std::string> inputs_of(const BoundFlags& flags) {
@@ -224,16 +227,17 @@ Status simulate(const BoundFlags& flags) {
     return Error::make(Code::kInvalidArgument, "--map-by: %.60s without --map",
                        options.map_by.c_str());
   }
-  if (options.trace.format == kRecordedRunFormat) {
+  if (trace::parse_run_format(options.trace.format)) {
     CACHALOT_TRY(check_recorded_run_flags(flags.command));
     return simulate_recorded_run(
-        options.recorded, {options.trace.file, options.csv, options.json, inputs_of(flags)},
+        options.recorded,
+        {options.trace.file, options.trace.format, options.csv, options.json, inputs_of(flags)},
         {options.cluster.ttft_slo_ms, options.cluster.tbt_slo_ms}, options.cluster.colocated);
   }
   CACHALOT_TRY(check_trace_flags(flags.command));
   if (!trace::parse_trace_format(options.trace.format)) {
     return Error::make(Code::kInvalidArgument, "--trace-format: \"%.60s\", expected one of: %s",
-                       options.trace.format.c_str(), kFormats);
+                       options.trace.format.c_str(), formats().c_str());
   }
   for (std::size_t i = 0; i < options.rate_scales.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
@@ -266,11 +270,10 @@ void add_simulate(Command& app, Chosen& chosen) {
   };
   add_trace_flags(*command, options->trace);
   command->get_option("--trace-format")
-      ->type_name(kFormats)
+      ->type_name(formats())
       ->description(
-          "auto (from the content), mooncake, weka, azure or dynamo; vllm-run: a recorded run of "
-          "an "
-          "engine, with --profile and --meta");
+          "auto: a trace, as its content tells; vllm-run: a recorded run of an engine, vllm-bench, "
+          "sglang-bench, aiperf-run: one of a benchmark's client, with --profile and --meta");
   add("--policy", options->policies, sched::routing_names("|") + ",…",
       "routing of requests to prefill instances; several make one table; NAME+FLAG=VALUE: with a "
       "flag of its own, as in least_loaded+shared-pool")

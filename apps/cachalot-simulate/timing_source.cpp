@@ -78,7 +78,9 @@ void add_timing_flags(Command& command, TimingFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* type, const char* text) {
     return command.add_option(name, value, text)->type_name(type);
   };
-  add("--model", flags.model, "NAME", "the model that is served")->default_str(kDefaultModel);
+  add("--model", flags.model, "NAME",
+      "the model that is served: any dense one of those that hitrate --help names")
+      ->default_str(kDefaultModel);
   add("--hardware", flags.hardware, "[Nx]GPU", "the GPUs of an instance")
       ->default_str(kDefaultHardware);
   add("--calibration", flags.calibration, "FILE",
@@ -105,9 +107,10 @@ Result<Timing> timing_of(const TimingFlags& flags, const RecordedRunFlags& profi
                        "--decode-memory-gb-s, --decode-overhead-ms: given with measured times, "
                        "expected only with the formula");
   }
-  if (profile.profile.empty() && !(profile.link_gb_s.empty() && profile.link_us.empty())) {
+  if (profile.profile.empty() &&
+      !(profile.link.empty() && profile.link_gb_s.empty() && profile.link_us.empty())) {
     return Error::make(Code::kInvalidArgument,
-                       "--tp-link-gb-s, --tp-link-us: given without --profile");
+                       "--tp-link, --tp-link-gb-s, --tp-link-us: given without --profile");
   }
   std::string model = flags.model, hardware = flags.hardware;
   sched::ProfileTables tables;

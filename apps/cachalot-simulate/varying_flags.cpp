@@ -51,6 +51,7 @@ constexpr VaryingFlag kFlags[] = {
     {"tp-link-us", "latency of an all-reduce, µs"},
     {"shared-pool", nullptr},
     {"peers", nullptr},
+    {"keep-peer-copies", nullptr},
     {"eviction", nullptr},
     {"model", nullptr},
     {"hardware", nullptr},

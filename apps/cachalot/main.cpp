@@ -1,6 +1,7 @@
 // The program `cachalot`: pools, traces and replays. Some commands are programs of their own.
 #include "companions.h"
 #include "program.h"
+#include "top.h"
 
 namespace cachalot::apps {
 namespace {
@@ -10,6 +11,7 @@ void add_commands(Command& app, Chosen& chosen) {
   add_serve(app, chosen);
   add_stop(app, chosen);
   add_pool(app, chosen);
+  add_top(app, chosen);
   add_put(app, chosen);
   add_get(app, chosen);
   add_lookup(app, chosen);

@@ -7,6 +7,8 @@
 #include <cinttypes>
 #include <cstdio>
 
+#include "base/log_format.h"
+
 namespace cachalot::apps {
 namespace {
 
@@ -45,7 +47,11 @@ int fail(const Error& error) {
   std::string line = error.message;
   std::replace_if(
       line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
-  std::fprintf(stderr, "cachalot: %s\n", line.c_str());
+  if (base::log_format() == base::LogFormat::kJson) {
+    base::write_log_line(base::LogLevel::kError, "cachalot", line);
+  } else {
+    std::fprintf(stderr, "cachalot: %s\n", line.c_str());
+  }
   error_was_told = true;
   // A file that was named and is not there is a matter of usage; a key that is absent is not.
   const bool is_path = error.code == Code::kNotFound && error.os_error != 0;

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "flags.h"
 
@@ -18,6 +19,7 @@ namespace cachalot::apps {
 // The subcommand that the command line chose; main() runs it after parsing.
 struct Chosen {
   std::function<int()> run;
+  std::vector<std::string> arguments;  // of the subcommand
 };
 
 // Each in its own file.

@@ -5,9 +5,11 @@
 #include <charconv>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <sstream>
 #include <string_view>
 #include <toml.hpp>
+#include <utility>
 
 #include "command.h"
 #include "values.h"
@@ -49,18 +51,54 @@ std::string text_of(const Value& value) {
   }
 }
 
-// Block counts and sizes are numbers or strings.
-bool takes_both(const CLI::Option& option) {
-  const std::string type = option.get_type_name();
-  return type == "N|inf" || type == "SIZE";
-}
-
-bool takes_numbers(CLI::Option& option) {
+bool has_number_validator(CLI::Option& option) {
   try {
-    return takes_both(option) || option.get_validator(kNumberValidator) != nullptr;
+    return option.get_validator(kNumberValidator) != nullptr;
   } catch (const CLI::OptionNotFound&) {
     return false;
   }
+}
+
+// Block counts and sizes are numbers or strings.
+bool takes_both(CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  return type == "N|inf" || type == "SIZE" || type == "BYTES" ||
+         (type == "N" && !has_number_validator(option));
+}
+
+bool takes_numbers(CLI::Option& option) {
+  return takes_both(option) || has_number_validator(option);
+}
+
+// How many characters to change, add or remove.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({changed, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+// "; did you mean NAME?", if a flag has nearly this name.
+std::string nearest_flag(const CLI::App& command, const std::string& name) {
+  const std::string typed = name.substr(0, 60);
+  std::size_t least = std::max<std::size_t>(typed.size() / 3, 1) + 1;
+  std::string nearest;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& known : option->get_lnames()) {
+      const std::size_t found = distance(typed, known);
+      if (found >= least) continue;
+      least = found;
+      nearest = "; did you mean " + quoted(known) + "?";
+    }
+  }
+  return nearest;
 }
 
 // The line of an error of the library in one line: "[error] toml::name: text\n --> …".
@@ -141,7 +179,7 @@ std::string problem_of(const CLI::App& command, CLI::Option* option, const std::
   }
   if (option == nullptr) {
     return quoted(name) + " is not a flag of " + command.get_name() +
-           ", expected lines as in: flag-name = value";
+           ", expected lines as in: flag-name = value" + nearest_flag(command, name);
   }
   if (option == command.get_config_ptr() || option == command.get_help_ptr()) {
     return quoted(name) + " cannot be set in a file, expected it on the command line";

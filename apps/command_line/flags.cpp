@@ -112,6 +112,10 @@ std::size_t Flag::count() const {
   return option_->count();
 }
 
+std::vector<std::string> Flag::results() const {
+  return option_->results();
+}
+
 bool Flag::is_switch() const {
   return option_->get_items_expected_max() == 0;
 }
@@ -121,6 +125,20 @@ Status Flag::set(const std::string& value) {
   option_->add_result(value);
   try {
     option_->run_callback();
+  } catch (const CLI::ParseError& error) {
+    return Error::make(Code::kInvalidArgument, "%s", error.what());
+  }
+  return {};
+}
+
+LooseCommand::LooseCommand(const std::string& name)
+    : app_(std::make_unique<CLI::App>("", name)), command_(*app_) {}
+
+LooseCommand::~LooseCommand() = default;
+
+Status LooseCommand::parse(const std::vector<std::string>& arguments) {
+  try {
+    app_->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::ParseError& error) {
     return Error::make(Code::kInvalidArgument, "%s", error.what());
   }
@@ -145,6 +163,7 @@ template Flag* Command::add_option(const std::string&, std::optional<std::uint32
                                    const std::string&);
 template Flag* Command::add_option(const std::string&, std::uint64_t&, const std::string&);
 template Flag* Command::add_option(const std::string&, double&, const std::string&);
+template Flag* Command::add_option(const std::string&, std::vector<double>&, const std::string&);
 
 Flag* Command::add_flag(const std::string& name, bool& value, const std::string& text) {
   return add(app_->add_flag(name, value, text));

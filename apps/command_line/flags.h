@@ -61,8 +61,9 @@ class Flag {
 
   std::string get_name() const;
   std::string get_group() const;
-  std::size_t count() const;  // how often it was given
-  bool is_switch() const;     // takes no value
+  std::size_t count() const;                 // how often it was given
+  std::vector<std::string> results() const;  // what it was given
+  bool is_switch() const;                    // takes no value
 
   // The variable as if the command line had this value alone. @errors kInvalidArgument: the flag refuses it
   Status set(const std::string& value);
@@ -97,6 +98,20 @@ class Command {
   CLI::App* app_;
   std::vector<std::unique_ptr<Command>> commands_;
   std::vector<std::unique_ptr<Flag>> flags_;
+};
+
+// A command of no program: to read a command line another time.
+class LooseCommand {
+ public:
+  explicit LooseCommand(const std::string& name);
+  ~LooseCommand();
+  Command& command() { return command_; }
+  // @errors kInvalidArgument: as the program says it
+  Status parse(const std::vector<std::string>& arguments);
+
+ private:
+  std::unique_ptr<CLI::App> app_;
+  Command command_;
 };
 
 }  // namespace cachalot::apps

@@ -1,12 +1,23 @@
 #include "model_flag.h"
 
+#include <algorithm>
+
 #include "geometry/model.h"
+#include "model_config.h"
 
 namespace cachalot::apps {
 namespace {
 
-// The library's errors are short: of an unknown name the command line gets all that are known.
-std::string check_model(const std::string& text) {
+// A path becomes dimensions. The library's errors are short: of an unknown name the command line gets all that are known.
+std::string check_model(std::string& text) {
+  if (is_model_path(text)) {
+    constexpr const char* kDtype = ",dtype=";
+    const std::size_t at = std::min(text.rfind(kDtype), text.size());
+    const std::string dtype = text.substr(at);
+    Result<std::string> dimensions = read_model_config(text.substr(0, at));
+    if (!dimensions) return dimensions.error().message;
+    text = dtype.empty() ? *dimensions : dimensions->substr(0, dimensions->rfind(kDtype)) + dtype;
+  }
   const std::string name = text.substr(0, text.find(','));
   if (name.find('=') == std::string::npos && !geometry::find_preset(name)) {
     return "\"" + name.substr(0, 60) + "\" is unknown, expected one of " +
@@ -20,9 +31,12 @@ std::string check_model(const std::string& text) {
 
 Flag* add_model_flag(Command& command, std::string& model, const std::string& text) {
   return command
-      .add_option("--model", model, text + "; a name (" + geometry::model_choices() + ")")
-      ->type_name("NAME|DIMENSIONS")
-      ->check(Validator(check_model, ""));
+      .add_option("--model", model,
+                  text + "; a name (" + geometry::model_choices() +
+                      "), or a path with a slash: of a config.json, or of the folder that has it, "
+                      "and ,dtype=f8 if the engine stores other numbers")
+      ->type_name("NAME|DIMENSIONS|PATH")
+      ->transform(Validator(check_model, ""));
 }
 
 }  // namespace cachalot::apps

@@ -15,8 +15,8 @@ using eviction::PolicyKind;
 
 // A file's name may be any bytes.
 std::string as_utf8(const std::string& text) {
-  const nlohmann::json json = text;
-  return nlohmann::json::parse(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))
+  const nlohmann::json value = text;
+  return nlohmann::json::parse(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))
       .get<std::string>();
 }
 

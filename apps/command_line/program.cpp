@@ -138,6 +138,7 @@ int run(const Program& program, int argc, char** argv) {
   if (arguments.empty() && !commands_of(*command).empty()) {
     return usage_error("a command is missing, expected one of: " + names_of(*command), name);
   }
+  chosen.arguments = arguments;
   try {
     command->parse(Arguments(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::CallForHelp&) {

@@ -1,5 +1,7 @@
 #include "trace_flags.h"
 
+#include <cstdio>
+
 #include "values.h"
 
 namespace cachalot::apps {
@@ -12,9 +14,15 @@ void add_trace_file_flag(Command& command, TraceFlags& flags) {
 
 void add_trace_reading_flags(Command& command, TraceFlags& flags) {
   command
-      .add_option("--trace-format", flags.format,
-                  "auto (from the content), mooncake, weka, azure or dynamo")
-      ->type_name("auto|mooncake|weka|azure|dynamo")
+      .add_option("--trace-format", flags.format, "what the lines mean; auto: as the content tells")
+      ->type_name("auto|" + trace::trace_format_names("|"))
+      ->capture_default_str();
+  command
+      .add_option("--time-unit", flags.time_unit,
+                  "of the times of a mooncake or aiperf trace; auto: ms, with a warning where they "
+                  "seem to be seconds")
+      ->type_name("auto|ms|s|us")
+      ->check(one_of({"auto", "ms", "s", "us"}))
       ->capture_default_str();
   command
       .add_option(
@@ -45,6 +53,12 @@ Result<trace::RequestTraceOptions> trace_options(const TraceFlags& flags) {
                                      .skip_bad_lines = flags.skip_bad_lines,
                                      .default_block_tokens = kDefaultBlockTokens};
   CACHALOT_TRY_ASSIGN(options.format, trace::parse_trace_format(flags.format));
+  if (flags.time_unit == "ms") options.time_unit_ms = 1;
+  if (flags.time_unit == "s") options.time_unit_ms = 1000;
+  if (flags.time_unit == "us") options.time_unit_ms = 1e-3;
+  options.warn = [](const std::string& text) {
+    std::fprintf(stderr, "cachalot: warning: %s\n", text.c_str());
+  };
   if (flags.synthetic_prefix.empty()) return options;
   CACHALOT_TRY_ASSIGN(options.synthetic_prefix,
                       trace::parse_synthetic_prefix(flags.synthetic_prefix));

@@ -25,12 +25,13 @@ struct TraceFlags {
   std::string format = "auto";
   std::string synthetic_prefix;
   std::uint64_t block_tokens = 0;  // 0: what the trace states, else kDefaultBlockTokens
+  std::string time_unit = "auto";
   bool skip_bad_lines = false;
 };
 
 // --trace FILE, which goes to `flags.file`.
 void add_trace_file_flag(Command& command, TraceFlags& flags);
-// --trace-format, --synthetic-prefix, --skip-bad-lines.
+// --trace-format, --time-unit, --synthetic-prefix, --skip-bad-lines.
 void add_trace_reading_flags(Command& command, TraceFlags& flags);
 // --block-tokens of the trace.
 void add_block_tokens_flag(Command& command, TraceFlags& flags);

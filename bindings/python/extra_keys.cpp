@@ -6,6 +6,7 @@
 
 #include "error.h"
 #include "numbers.h"
+#include "sequence.h"
 
 namespace cachalot::python {
 namespace {
@@ -18,11 +19,11 @@ nb::object items_of(nb::handle object, const std::string& name, const char* expe
 }
 
 std::size_t count_of(const nb::object& items) {
-  return static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
+  return static_cast<std::size_t>(fast_size(items));
 }
 
 nb::object item_of(const nb::object& items, std::size_t i) {
-  return nb::borrow(PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i)));
+  return nb::borrow(fast_item(items, static_cast<Py_ssize_t>(i)));
 }
 
 ExtraKeyPart part_of(nb::handle part, const std::string& name) {
@@ -34,8 +35,8 @@ ExtraKeyPart part_of(nb::handle part, const std::string& name) {
     return std::string(text, static_cast<std::size_t>(bytes));
   }
   if (PyBytes_Check(object)) {
-    const auto* const first = reinterpret_cast<const std::uint8_t*>(PyBytes_AS_STRING(object));
-    return std::vector<std::uint8_t>(first, first + PyBytes_GET_SIZE(object));
+    const auto* const first = reinterpret_cast<const std::uint8_t*>(PyBytes_AsString(object));
+    return std::vector<std::uint8_t>(first, first + PyBytes_Size(object));
   }
   if (!PyLong_Check(object) || PyBool_Check(object))
     refuse_type(part, name + ": ", "a str, bytes or int");

@@ -15,6 +15,7 @@
 #include "error.h"
 #include "module.h"
 #include "numbers.h"
+#include "sequence.h"
 
 namespace cachalot::python {
 namespace {
@@ -168,10 +169,10 @@ Hashes::Hashes(nb::handle object) {
     clear_type_error();
     refuse_type(object, "hashes: ", "a sequence of BlockHash, or an array of them");
   }
-  const Py_ssize_t count = PySequence_Fast_GET_SIZE(items.ptr());
+  const Py_ssize_t count = fast_size(items);
   own_.reserve(static_cast<std::size_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
-    const nb::handle item = PySequence_Fast_GET_ITEM(items.ptr(), i);
+    const nb::handle item = fast_item(items, i);
     if (!nb::isinstance<BlockHash>(item)) {
       throw nb::type_error(("hashes: number " + std::to_string(i) + " is a " +
                             nb::type_name(item.type()).c_str() + ", expected a BlockHash")

@@ -9,6 +9,7 @@
 
 #include "error.h"
 #include "numbers.h"
+#include "sequence.h"
 
 namespace cachalot::python {
 namespace {
@@ -84,7 +85,7 @@ nb::object entry_of(nb::handle array, const char* key, const std::string& name) 
 }
 
 bool is_pair(nb::handle object) {
-  return PyTuple_Check(object.ptr()) && PyTuple_GET_SIZE(object.ptr()) == 2;
+  return PyTuple_Check(object.ptr()) && PyTuple_Size(object.ptr()) == 2;
 }
 
 // An int, also negative. Raises InvalidArgumentError: more than 63 bits; TypeError: no int.
@@ -107,9 +108,8 @@ std::vector<std::int64_t> numbers_of(nb::handle tuple, const std::string& name) 
     refuse_type(tuple, name + ": ", "a tuple of ints");
   }
   std::vector<std::int64_t> all;
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.ptr()); ++i) {
-    const nb::object item =
-        nb::borrow(PySequence_Fast_GET_ITEM(items.ptr(), i));  // __index__ may do anything
+  for (Py_ssize_t i = 0; i < fast_size(items); ++i) {
+    const nb::object item = nb::borrow(fast_item(items, i));  // __index__ may do anything
     all.push_back(signed_number(item, name));
   }
   return all;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "error.h"
+#include "sequence.h"
 
 namespace cachalot::python {
 namespace {
@@ -18,7 +19,8 @@ std::string text_of(nb::handle object) {
   const nb::object text = nb::steal(PyObject_Repr(object.ptr()));
   const nb::object start =
       nb::steal(text.is_valid() ? PyUnicode_Substring(text.ptr(), 0, 50) : nullptr);
-  const char* const bytes = start.is_valid() ? PyUnicode_AsUTF8(start.ptr()) : nullptr;
+  const char* const bytes =
+      start.is_valid() ? PyUnicode_AsUTF8AndSize(start.ptr(), nullptr) : nullptr;
   if (bytes != nullptr) return bytes;
   if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
   PyErr_Clear();
@@ -125,15 +127,14 @@ std::vector<std::uint32_t> from_sequence(nb::handle object, const char* name) {
     clear_type_error();
     refuse_type(object, std::string(name) + ": ", "a sequence of integers");
   }
-  std::vector<std::uint32_t> numbers(
-      static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr())));
+  std::vector<std::uint32_t> numbers(static_cast<std::size_t>(fast_size(items)));
   for (std::size_t i = 0; i < numbers.size(); ++i) {
-    const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
+    const auto count = static_cast<std::size_t>(fast_size(items));
     if (count != numbers.size()) {  // an item's __index__ may do anything
       refuse("%s: has %zu numbers now, expected the %zu that it had when the call began", name,
              count, numbers.size());
     }
-    const nb::handle item = PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i));
+    const nb::handle item = fast_item(items, static_cast<Py_ssize_t>(i));
     // The common case first: thousands of tokens.
     if (PyLong_CheckExact(item.ptr())) {
       int overflow = 0;
@@ -196,7 +197,7 @@ std::string path(nb::handle object, const char* name) {
   const nb::object bytes =
       PyBytes_Check(given.ptr()) ? given : nb::steal(PyUnicode_EncodeFSDefault(given.ptr()));
   if (!bytes.is_valid()) throw nb::python_error();
-  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
+  return {PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))};
 }
 
 std::uint64_t whole_number(nb::handle object, const char* name, std::uint64_t most) {

@@ -17,7 +17,7 @@ namespace {
 // A key's bytes; a str is encoded as UTF-8.
 std::string_view key_of(nb::handle key) {
   if (PyBytes_Check(key.ptr())) {
-    return {PyBytes_AS_STRING(key.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(key.ptr()))};
+    return {PyBytes_AsString(key.ptr()), static_cast<std::size_t>(PyBytes_Size(key.ptr()))};
   }
   Py_ssize_t size = 0;
   const char* const text =

@@ -5,14 +5,51 @@
 #include <atomic>
 #include <cstdarg>
 #include <cstdio>
+#include <string>
+
+#include "base/log_format.h"
+#include "base/utf8.h"
 
 namespace cachalot::base {
 namespace {
 
 // Relaxed: only says whether to print; orders nothing.
 std::atomic<LogLevel> threshold{LogLevel::kOff};
+std::atomic<LogFormat> line_format{LogFormat::kText};
 
 constexpr const char* kNames[] = {"debug", "info", "warn", "error"};
+
+std::string time_now() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  tm utc{};
+  gmtime_r(&now.tv_sec, &utc);
+  char text[80];
+  std::snprintf(text, sizeof text, "%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ", utc.tm_year + 1900,
+                utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
+                now.tv_nsec / 1'000'000);
+  return text;
+}
+
+// Names and texts of strangers are in it: nothing of them moves a terminal's cursor, or begins a line of its own.
+std::string without_controls(std::string_view text) {
+  std::string clean(text);
+  for (char& each : clean) {
+    if (static_cast<unsigned char>(each) < 0x20 || each == 0x7f) each = '?';
+  }
+  return clean;
+}
+
+std::string quoted(std::string_view text) {
+  std::string json = "\"";
+  while (!text.empty()) {
+    const std::size_t bytes = utf8_character_bytes(text);
+    if (text[0] == '"' || text[0] == '\\') json += '\\';
+    json += bytes == 0 ? "\xef\xbf\xbd" : text.substr(0, bytes);
+    text.remove_prefix(bytes == 0 ? 1 : bytes);
+  }
+  return json + '"';
+}
 
 }  // namespace
 
@@ -20,25 +57,35 @@ void set_log_level(LogLevel level) {
   threshold.store(level, std::memory_order_relaxed);
 }
 
+void set_log_format(LogFormat format) {
+  line_format.store(format, std::memory_order_relaxed);
+}
+
+LogFormat log_format() {
+  return line_format.load(std::memory_order_relaxed);
+}
+
+void write_log_line(LogLevel level, std::string_view origin, std::string_view text) {
+  if (level == LogLevel::kOff) return;
+  const std::string time = time_now(), name = kNames[static_cast<int>(level)],
+                    clean = without_controls(text);
+  const std::string line =
+      log_format() == LogFormat::kJson
+          ? "{\"time\":\"" + time + "\",\"level\":\"" + name + "\",\"origin\":" + quoted(origin) +
+                ",\"message\":" + quoted(clean) + "}\n"
+          : time + " " + name + " " + std::string(origin) + ": " + clean + "\n";
+  // One call, so that lines of several processes do not mix.
+  std::fputs(line.c_str(), stderr);
+}
+
 void log(LogLevel level, const char* origin, const char* format, ...) {
-  if (level < threshold.load(std::memory_order_relaxed) || level == LogLevel::kOff) return;
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  tm utc{};
-  gmtime_r(&now.tv_sec, &utc);
+  if (level < threshold.load(std::memory_order_relaxed)) return;
   char text[512];
   std::va_list arguments;
   va_start(arguments, format);
   std::vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  // Names and texts of strangers are in it: nothing of them moves a terminal's cursor, or begins a line of its own.
-  for (char* at = text; *at != '\0'; ++at) {
-    if (static_cast<unsigned char>(*at) < 0x20 || *at == 0x7f) *at = '?';
-  }
-  // One call, so that lines of several processes do not mix.
-  std::fprintf(stderr, "%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ %s %s: %s\n", utc.tm_year + 1900,
-               utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
-               now.tv_nsec / 1'000'000, kNames[static_cast<int>(level)], origin, text);
+  write_log_line(level, origin, text);
 }
 
 }  // namespace cachalot::base

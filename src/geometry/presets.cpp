@@ -1,7 +1,5 @@
 #include "geometry/presets.h"
 
-#include <strings.h>
-
 #include <algorithm>
 #include <cctype>
 #include <string>
@@ -12,6 +10,8 @@ namespace {
 
 // As the models' published config.json files have them.
 constexpr ModelPreset kPresets[] = {
+    {"Llama-2-7B", Attention::kGrouped, 32, 32, 128, 0, 0},
+    {"Llama-2-13B", Attention::kGrouped, 40, 40, 128, 0, 0},
     {"Llama-3-8B", Attention::kGrouped, 32, 8, 128, 0, 0},
     {"Llama-3-70B", Attention::kGrouped, 80, 8, 128, 0, 0},
     {"Llama-3.1-8B", Attention::kGrouped, 32, 8, 128, 0, 0},
@@ -43,9 +43,21 @@ constexpr ModelPreset kPresets[] = {
     {"Kimi-K2", Attention::kLatent, 61, 0, 0, 512, 64},
 };
 
-bool is_same_name(const char* known, std::string_view name) {
-  return std::string_view(known).size() == name.size() &&
-         strncasecmp(known, name.data(), name.size()) == 0;
+// The name as all write it: without its publisher ("meta-llama/"), "Meta-" and "-Instruct", in small letters, and
+// without hyphens, so that LLaMA3-70B is Llama-3-70B.
+std::string plain_name(std::string_view name) {
+  if (const std::size_t slash = name.rfind('/'); slash != std::string_view::npos) {
+    name.remove_prefix(slash + 1);
+  }
+  std::string plain;
+  for (const char c : name) {
+    if (c != '-' && c != '_')
+      plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  constexpr std::string_view kBefore = "meta", kAfter = "instruct";
+  if (plain.starts_with(kBefore)) plain.erase(0, kBefore.size());
+  if (plain.ends_with(kAfter)) plain.resize(plain.size() - kAfter.size());
+  return plain;
 }
 
 // In either case.
@@ -70,8 +82,9 @@ std::span<const ModelPreset> model_presets() {
 
 Result<const ModelPreset*> find_preset(std::string_view name) {
   std::vector<const ModelPreset*> known;
+  const std::string wanted = plain_name(name);
   for (const ModelPreset& preset : kPresets) {
-    if (is_same_name(preset.name, name)) return &preset;
+    if (plain_name(preset.name) == wanted) return &preset;
     known.push_back(&preset);
   }
   std::stable_sort(known.begin(), known.end(), [&](const ModelPreset* a, const ModelPreset* b) {

@@ -35,7 +35,8 @@ struct ModelPreset {
 
 std::span<const ModelPreset> model_presets();
 
-// Upper and lower case are the same.
+// Upper and lower case are the same, hyphens do not matter, and "meta-llama/Meta-" before a name and "-Instruct" after it
+// may stand there.
 // @errors kInvalidArgument: no such model; the message has the names that begin most like it
 Result<const ModelPreset*> find_preset(std::string_view name);
 

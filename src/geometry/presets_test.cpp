@@ -42,6 +42,18 @@ TEST(Presets, AreFoundInEitherCaseButOnlyByTheWholeName) {
   EXPECT_EQ(bytes_per_token(""), 0u);
 }
 
+TEST(Presets, AreFoundAsPublishersAndPapersWriteThem) {
+  for (const char* name : {"meta-llama/Meta-Llama-3.1-8B-Instruct", "Llama-3.1-8B-Instruct",
+                           "llama3.1-8b", "Llama_3.1_8B"}) {
+    const Result<const ModelPreset*> preset = find_preset(name);
+    ASSERT_TRUE(preset) << name;
+    EXPECT_STREQ((*preset)->name, "Llama-3.1-8B");
+  }
+  EXPECT_STREQ((*find_preset("LLaMA3-70B"))->name, "Llama-3-70B");
+  EXPECT_FALSE(find_preset("Instruct"));
+  EXPECT_FALSE(find_preset("meta-llama/"));
+}
+
 TEST(Presets, AnUnknownNameIsAnErrorWithTheNamesThatBeginMostLikeIt) {
   const Result<const ModelPreset*> preset = find_preset("GPT-7");
   ASSERT_FALSE(preset);

@@ -55,7 +55,7 @@ void narrow(AvailableMemory& available, const std::string& folder, const std::st
   const std::uint64_t used = *usage - std::min(*usage, given_back);
   const std::uint64_t left = *limit - std::min(*limit, used);
   if (left >= available.bytes) return;
-  available = {left, "control group " + (path.empty() ? "/" : path)};
+  available = {left, "control group " + (path.empty() ? "/" : path), *limit};
 }
 
 // A limit holds for all groups below it. In a container the path may be one of the machine's that is
@@ -86,7 +86,7 @@ std::uint64_t available_machine_bytes(const std::string& root) {
 }
 
 AvailableMemory available_memory(const std::string& root) {
-  AvailableMemory available{available_machine_bytes(root), "this machine"};
+  AvailableMemory available{available_machine_bytes(root), "this machine", kUnlimited};
   std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     // NUMBER:CONTROLLERS:PATH; version 2 is 0 and has no controllers.

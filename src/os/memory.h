@@ -10,6 +10,7 @@ namespace cachalot::os {
 struct AvailableMemory {
   std::uint64_t bytes = ~std::uint64_t{0};  // the largest number: nothing says how much
   std::string limited_by = {};              // for messages: the machine, or a control group
+  std::uint64_t limit = ~std::uint64_t{0};  // of that control group, used or not
 };
 
 // What the machine has left, swap included, and no more than any control group that this process is in

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
+#include <string>
 #include <vector>
 
 #include "os/file_descriptor.h"
@@ -22,11 +23,16 @@ namespace {
 
 constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
 
-Error no_space(const char* path, std::uint64_t wanted, std::uint64_t available) {
+struct Available {
+  std::uint64_t bytes = kNoLimit;
+  std::string why = {};  // for messages; empty: the file system says so
+};
+
+Error no_space(const char* path, std::uint64_t wanted, const Available& available) {
   Error error =
-      Error::make(Code::kNoSpace, "%.120s: %" PRIu64 " bytes wanted, %" PRIu64 " available", path,
-                  wanted, available);
-  error.detail = available;
+      Error::make(Code::kNoSpace, "%.120s: %" PRIu64 " bytes wanted, %" PRIu64 " available%.200s",
+                  path, wanted, available.bytes, available.why.c_str());
+  error.detail = available.bytes;
   return error;
 }
 
@@ -48,14 +54,24 @@ std::uint64_t free_huge_page_bytes(std::uint64_t page_bytes) {
   return read ? product(pages, page_bytes) : kNoLimit;
 }
 
+// A pool beyond its container's limit would be killed while it is made, and half of it would stay.
+void narrow_to_memory(Available& available) {
+  const AvailableMemory memory = available_memory();
+  if (memory.bytes >= available.bytes) return;
+  available.bytes = memory.bytes;
+  if (memory.limit == kNoLimit) return;
+  available.why = " (" + memory.limited_by + ": memory limit " + std::to_string(memory.limit) + ")";
+}
+
 // What the file may grow to; for file systems on disk only what they say themselves.
-std::uint64_t available_bytes(const struct statfs& fs) {
+Available find_available(const struct statfs& fs) {
   const auto block_bytes = static_cast<std::uint64_t>(fs.f_bsize);
   // No blocks: a memfd's internal mount, or a mount without a limit.
-  std::uint64_t result = fs.f_blocks == 0 ? kNoLimit : product(fs.f_bavail, block_bytes);
-  if (fs.f_type == TMPFS_MAGIC) result = std::min(result, available_machine_bytes());
-  if (fs.f_type == HUGETLBFS_MAGIC) result = std::min(result, free_huge_page_bytes(block_bytes));
-  return result;
+  Available available{fs.f_blocks == 0 ? kNoLimit : product(fs.f_bavail, block_bytes)};
+  if (fs.f_type == TMPFS_MAGIC) narrow_to_memory(available);
+  if (fs.f_type == HUGETLBFS_MAGIC)
+    available.bytes = std::min(available.bytes, free_huge_page_bytes(block_bytes));
+  return available;
 }
 
 Status write_zeros(int fd, const char* path, std::uint64_t bytes) {
@@ -122,11 +138,11 @@ Status reserve_space(int fd, const char* path, std::uint64_t bytes, bool huge_pa
   // Past this limit the kernel does not only refuse, it sends a signal that kills.
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
-    return no_space(path, bytes, limit.rlim_cur);
+    return no_space(path, bytes, {limit.rlim_cur});
   }
   // Looked at first, because memory that is over-committed is paid for by some process's life.
-  const std::uint64_t available = available_bytes(fs);
-  if ((tmpfs || hugetlbfs) && bytes > available) return no_space(path, bytes, available);
+  const Available available = find_available(fs);
+  if ((tmpfs || hugetlbfs) && bytes > available.bytes) return no_space(path, bytes, available);
 
   if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
     return Error::from_errno(errno, "%.120s: resizing to %" PRIu64 " bytes", path, bytes);
@@ -151,16 +167,16 @@ Status fill_holes(int fd, const char* path) {
   if (fstatfs(fd, &fs) != 0) return Error::from_errno(errno, "%.120s: statfs", path);
   const std::uint64_t wanted = hole_bytes(status);
   if (wanted == 0) return {};
-  const std::uint64_t available = available_bytes(fs);
+  const Available available = find_available(fs);
   const auto too_little = [&] {
     return Error::make(Code::kNoSpace,
                        "%.120s: is a sparse file: %" PRIu64 " bytes more wanted, %" PRIu64
-                       " available",
-                       path, wanted, available);
+                       " available%.200s",
+                       path, wanted, available.bytes, available.why.c_str());
   };
   // Elsewhere a file may be smaller than its bytes because it is compressed.
   const bool is_memory = fs.f_type == TMPFS_MAGIC || fs.f_type == HUGETLBFS_MAGIC;
-  if (is_memory && wanted > available) return too_little();
+  if (is_memory && wanted > available.bytes) return too_little();
   const int os_error = allocate_all(fd, static_cast<std::uint64_t>(status.st_size),
                                     static_cast<std::uint64_t>(fs.f_bsize));
   if (os_error == 0 || is_not_supported(os_error)) return {};

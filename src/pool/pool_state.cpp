@@ -33,6 +33,17 @@ bool PoolState::read_keeper_info(KeeperInfoLine& info) const {
          info.epoch == view.epoch;
 }
 
+bool PoolState::read_publications(std::uint32_t& count) const {
+  const KeeperView view = read_keepers();
+  CounterLine line{};
+  if (view.epoch == 0 ||
+      !access_->region.read_as(access_->layout.keeper_counters(view.keeper), line)) {
+    return false;
+  }
+  count = line.sequence;
+  return true;
+}
+
 std::optional<StorageState> PoolState::read_storage() const {
   const KeeperView view = read_keepers();
   if (view.epoch == 0) return {};

@@ -30,6 +30,8 @@ class PoolState {
   bool read_keeper_line(KeeperLine& line) const;
   bool read_keeper_counters(KeeperCounters& counters) const;
   bool read_keeper_info(KeeperInfoLine& info) const;
+  // How often it published its counters: stands still if its thread hangs.
+  bool read_publications(std::uint32_t& count) const;
   std::vector<NamespaceName> read_namespaces() const;
   // Nothing: the ruling keeper has no storage.
   std::optional<StorageState> read_storage() const;

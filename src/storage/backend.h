@@ -42,6 +42,7 @@ struct Get {
   // Filled by the call.
   ObjectHead head = {};
   std::vector<std::uint32_t> tokens = {};
+  bool is_copy = false;  // the block is another host's, which goes on having it
   // kNotFound; kInvalidArgument: the payload is not of the room's size; kCorrupt: it is cut off, or no object
   Status status = {};
 };
@@ -63,7 +64,7 @@ struct BackendTraits {
   // A put of an object that is there already does not send its body.
   bool asks_before_put = false;
   bool is_listed = true;   // false: list() knows nothing, what is there is only asked for
-  bool is_written = true;  // false: every put is refused
+  bool is_written = true;  // false: every put is refused; what it has are blocks of others
   bool answers_at_once =
       false;  // heads() waits for nothing, and costs about as much as a look into a catalogue
 };

@@ -3,10 +3,12 @@
 usage: churn.py PROGRAM [--seconds N] [--keepers N] [--seed N]
 
 Checked: each byte that a get returns; that no get takes longer than it waits, and two seconds; and, after two seconds of
-rest, that each keeper knows exactly the other ones, and finds a block if and only if some pool has it.
+rest, that each keeper knows exactly the other ones, and finds a block if and only if some pool has it. The first keeper
+lives all the time: between a rest in the middle and the one at the end its memory and descriptors do not grow.
 """
 
 import argparse
+import os
 import random
 import shutil
 import signal
@@ -18,6 +20,7 @@ import urllib.request
 from keepers import Keeper, content
 
 WAIT_S = 1.0
+MOST_GROWTH = {"KiB": 4096, "descriptors": 8}  # of a keeper that has lived long
 
 
 def known_peers(keeper):
@@ -26,6 +29,14 @@ def known_peers(keeper):
             if line.startswith("cachalot_peers{"):
                 return int(float(line.rsplit(" ", 1)[1]))
     return -1
+
+
+def held_by(keeper):
+    """Memory of a keeper's own, its pool left out, and open files."""
+    pid = keeper.process.pid
+    with open(f"/proc/{pid}/status") as status:
+        kib = next(int(line.split()[1]) for line in status if line.startswith("RssAnon:"))
+    return {"KiB": kib, "descriptors": len(os.listdir(f"/proc/{pid}/fd"))}
 
 
 class Churn:
@@ -40,7 +51,7 @@ class Churn:
         return [keeper for keeper in self.keepers if keeper.serves]
 
     def disturb(self):
-        keeper = self.random.choice(self.keepers)
+        keeper = self.random.choice(self.keepers[1:])
         if keeper.process is None:
             keeper.start()
             self.counts["starts"] += 1
@@ -72,6 +83,15 @@ class Churn:
         if done.returncode == 0:
             self.counts["hits"] += 1
             self.counts["wrong"] += done.stdout != content(key)
+
+    def run(self, seconds):
+        end = told = time.monotonic()
+        end += seconds
+        while time.monotonic() < end:
+            self.random.choices((self.put, self.get, self.disturb), (4, 6, 1))[0]()
+            if time.monotonic() - told > 10:
+                told = time.monotonic()
+                print(self.counts, flush=True)
 
     def check_views(self):
         """What is wrong after a rest: texts."""
@@ -110,14 +130,15 @@ def main():
     try:
         for keeper in churn.keepers:
             keeper.start()
-        end = told = time.monotonic()
-        end += options.seconds
-        while time.monotonic() < end:
-            churn.random.choices((churn.put, churn.get, churn.disturb), (4, 6, 1))[0]()
-            if time.monotonic() - told > 10:
-                told = time.monotonic()
-                print(churn.counts, flush=True)
-        faults = churn.check_views()
+        faults, held = [], []
+        for _ in range(2):
+            churn.run(options.seconds / 2)
+            faults += churn.check_views()
+            held.append(held_by(churn.keepers[0]))
+            print("keeper 0 holds", held[-1], flush=True)
+        for what, most in MOST_GROWTH.items():
+            if held[1][what] > held[0][what] + most:
+                faults.append(f"keeper 0: {held[0][what]} {what} became {held[1][what]}")
     finally:
         for keeper in churn.keepers:
             keeper.remove()

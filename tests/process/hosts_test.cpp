@@ -289,7 +289,8 @@ TEST_F(Hosts, AKeeperThatCannotSayThatItIsReadyEndsWithOneError) {
 }
 
 TEST_F(Hosts, WithoutAKeyOnlyThisMachineIsListenedTo) {
-  expect_error(run(serve("a", peers("tcp:0.0.0.0:0"))), 2, {"tcp:0.0.0.0:0", "--cluster-key-file"});
+  expect_error(run(serve("a", peers("tcp:10.0.0.1:0"))), 2,
+               {"tcp:10.0.0.1:0", "--cluster-key-file"});
   expect_error(run(serve("a", {"--peers", "file:" + path("registry")})), 2, {"--peer-listen"});
   expect_error(run(serve("a", peers("tcp:127.0.0.1:nowhere"))), 2, {"127.0.0.1:nowhere"});
   expect_error(run(serve("a", {"--peers", "zookeeper:x", "--peer-listen", "tcp:127.0.0.1:0"})), 2,
@@ -297,7 +298,7 @@ TEST_F(Hosts, WithoutAKeyOnlyThisMachineIsListenedTo) {
 
   std::ofstream(path("key")) << std::string(64, 'a');
   std::filesystem::permissions(path("key"), std::filesystem::perms::owner_read);
-  Arguments with_key = peers("tcp:0.0.0.0:0");
+  Arguments with_key = peers();
   with_key.insert(with_key.end(), {"--cluster-key-file", path("key")});
   Serving a(serve("a", with_key)), b(serve("b", with_key)), c(serve("c", peers()));
   ASSERT_TRUE(a.is_ready() && b.is_ready() && c.is_ready());
@@ -305,6 +306,17 @@ TEST_F(Hosts, WithoutAKeyOnlyThisMachineIsListenedTo) {
   ASSERT_TRUE(wait_until([&] { return is_stored("b", "first"); }));
   EXPECT_FALSE(is_stored("c", "first"));
   EXPECT_TRUE(wait_until([&] { return c.metric("cachalot_peers") == 0; }));
+}
+
+TEST_F(Hosts, AnAddressThatPeersCannotUseIsRefusedBeforeAPoolIsMade) {
+  for (const char* const listen : {"tcp:0.0.0.0:7400", "tcp:[::]:7400"})
+    expect_error(run(serve("a", peers(listen))), 2, {"--peer-listen", listen, "tcp:10.0.0.1:0"});
+  Serving first(serve("b", {}));
+  ASSERT_TRUE(first.is_ready());
+  const std::string taken = first.ready_line().substr(first.ready_line().find("127.0.0.1:"));
+  const std::string listen = "tcp:" + taken.substr(0, taken.find(' '));
+  expect_error(run(serve("a", peers(listen))), 3, {"--peer-listen", listen});
+  EXPECT_FALSE(std::filesystem::exists(path("a")));
 }
 
 }  // namespace

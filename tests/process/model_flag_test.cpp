@@ -38,6 +38,48 @@ TEST_F(ModelFlag, OfPoolCreateTakesDimensions) {
   EXPECT_EQ(block_bytes("d", "layers=61,kv_lora_rank=512,qk_rope_head_dim=64"), 1124352);
 }
 
+// As models are published: with heads by name, without, with latents, inside a model for images.
+TEST_F(ModelFlag, OfPoolCreateTakesAConfigFile) {
+  int pools = 0;
+  const auto block_bytes = [&](const std::string& config) {
+    const std::string pool = path("pool" + std::to_string(++pools));
+    const std::string file = write("config.json", config);
+    expect_done(run({"pool", "create", pool, "--block-tokens", "16", "--capacity-blocks", "4",
+                     "--model", pools % 2 == 0 ? file : path("")}));
+    return run({"pool", "info", pool, "--json", "-"}).json()["geometry"]["block_bytes"];
+  };
+  EXPECT_EQ(block_bytes(R"({"num_hidden_layers": 32, "num_attention_heads": 32, "hidden_size": 4096,
+                            "num_key_value_heads": 8, "torch_dtype": "bfloat16"})"),
+            2097152);
+  EXPECT_EQ(block_bytes(R"({"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64,
+                            "dtype": "float32"})"),
+            2 * 2 * 4 * 16 * 4 * 16);
+  EXPECT_EQ(block_bytes(R"({"text_config": {"num_hidden_layers": 61, "kv_lora_rank": 512,
+                            "qk_rope_head_dim": 64, "num_key_value_heads": 128}})"),
+            1124352);
+  const std::string half = path("config.json") + ",dtype=f8";
+  expect_done(run({"pool", "create", path("half"), "--block-tokens", "16", "--capacity-blocks", "4",
+                   "--model", half}));
+  EXPECT_EQ(run({"pool", "info", path("half"), "--json", "-"}).json()["geometry"]["block_bytes"],
+            1124352 / 2);
+}
+
+TEST_F(ModelFlag, OfPoolCreateRefusesAConfigFileThatTellsNoSize) {
+  const auto refusal = [&](const std::string& config, int code, const std::string& part) {
+    const std::string file = write("config.json", config);
+    expect_error(run({"pool", "create", path("kv"), "--block-tokens", "16", "--capacity-blocks",
+                      "4", "--model", file}),
+                 code, {"--model", part});
+  };
+  refusal("{", kUsage, "is no JSON object");
+  refusal("{}", kUsage, "expected num_hidden_layers");
+  refusal(R"({"num_hidden_layers": -1, "num_key_value_heads": 8, "head_dim": 128})", kUsage,
+          "expected num_hidden_layers");
+  refusal(R"({"layer_types": ["full_attention", "linear_attention"]})", kUsage, "linear_attention");
+  expect_error(run({"pool", "create", path("kv"), "--model", path("none.json")}), kUsage,
+               {"--model", "none.json", "No such file"});
+}
+
 TEST_F(ModelFlag, OfHitrateTakesDimensions) {
   const auto block_bytes = [&](const char* model) {
     return run(with_model({"hitrate", "--trace", kTrace, "--no-summary", "--json", "-"}, model))

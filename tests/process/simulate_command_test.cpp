@@ -515,7 +515,7 @@ TEST_F(SimulateCommand, AClusterFileGivesFlagsAndTheCommandLineWins) {
   expect("prefill = 1\nchange = [\"leave:7@1\"]\n", {"instance 7", "below 1"});
   expect("prefill = 1\nstorage-capacity-blocks = 5\n", {"--storage-capacity-blocks", "5", "pool"});
   expect("prefill = 1\nmodel = \"LLaMA3-70B\"\nhardware = \"RTX4090\"\n",
-         {"LLaMA3-70B", "RTX4090"});
+         {"Llama-3-70B", "RTX4090"});
   expect_error(run({"simulate", "--trace", kTrace, "--cluster", path("none.toml")}), kUsage,
                {"none.toml"});
 }

@@ -198,8 +198,8 @@ TEST_F(TraceCommand, RefusesWhatItCannotUse) {
   expect_error(run({"trace", "info", write("empty", "")}), 2, {"empty: no request in it"});
   expect_error(run({"trace", "info", write("odd", "{\"a\": 1}\n")}), 2,
                {"odd:1: the format cannot be told"});
-  expect_error(run({"trace", "info", kConversation, "--trace-format", "bailian"}), 2,
-               {"trace format: \"bailian\" is none", "expected auto, mooncake"});
+  expect_error(run({"trace", "info", kConversation, "--trace-format", "qwen"}), 2,
+               {"trace format: \"qwen\" is none", "expected auto, mooncake"});
   expect_error(run({"trace", "info", kSession, "--block-tokens", "512"}), 2,
                {"its blocks have 64 tokens, expected 512", "trace convert"});
   expect_error(

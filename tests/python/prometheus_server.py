@@ -10,7 +10,7 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-EXAMPLES = Path(__file__).parents[2] / "examples/prometheus"
+FILES = Path(__file__).parents[2] / "deploy/prometheus"
 DEADLINE_S = 60
 
 
@@ -43,19 +43,19 @@ def wait_until(predicate):
 
 
 class Prometheus:
-    """A server that scrapes `targets` every 200 ms, with the example's configuration otherwise."""
+    """A server that scrapes `targets` every 200 ms, with the configuration of deploy/prometheus otherwise."""
 
     def __init__(self, folder, targets):
-        config = (EXAMPLES / "prometheus.yml").read_text()
+        config = (FILES / "prometheus.yaml").read_text()
         config = config.replace("15s", "200ms\n  evaluation_interval: 200ms").replace(
             '"127.0.0.1:9464", "127.0.0.1:9465"', ", ".join(f'"{t}"' for t in targets))
-        (folder / "prometheus.yml").write_text(config)
-        shutil.copy(EXAMPLES / "alerts.yml", folder)
+        (folder / "prometheus.yaml").write_text(config)
+        shutil.copy(FILES / "alerts.yaml", folder)
         self.address = f"127.0.0.1:{free_port()}"
         self.log = folder / "log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+                ["prometheus", f"--config.file={folder}/prometheus.yaml", f"--storage.tsdb.path={folder}/data",
                  f"--web.listen-address={self.address}"], stdout=log, stderr=log)
         wait_until(self.is_ready)
 

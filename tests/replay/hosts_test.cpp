@@ -79,6 +79,7 @@ TEST_P(Hosts, InOrderHitWhatTheModelHits) {
   EXPECT_EQ(alone.blocks_hit_remote, 0u);
 
   options.hosts.has_peers = true;
+  options.hosts.keeps_copies = true;  // as the model; that copies go first is simulate_peers_test's
   const ReplayReport peers = replayed(options);
   expect_sums(options, peers);
   EXPECT_GT(peers.blocks_hit, alone.blocks_hit);

@@ -3,6 +3,7 @@
 usage: simulate_test.py PROGRAM ASSETS [unittest's arguments]
 """
 
+import gzip
 import json
 import random
 import subprocess
@@ -75,7 +76,7 @@ class RecordedRuns(Folder):
         self.refused(recorded(RUNS[0], colocated=2), "a recorded run is of one engine")
         kwargs = {"model": "gpt-9", "max_num_seqs": 8, "max_num_batched_tokens": 64}
         unknown = self.file("m.json", json.dumps({"engine_kwargs": kwargs}))
-        self.refused(recorded(RUNS[0], meta=unknown), 'model "gpt-9" has no dimensions here')
+        self.refused(recorded(RUNS[0], meta=unknown), 'model: gpt-9 is unknown')
         kwargs["model"] = "Qwen/Qwen3-32B"
         other = self.file("m.json", json.dumps({"engine_kwargs": kwargs}))
         self.refused(recorded(RUNS[0], meta=other), "it is of Llama-3.1-8B, but the run is of")
@@ -101,6 +102,110 @@ class RecordedRuns(Folder):
         done = call("simulate", "--trace", trace, "--trace-format", "vllm-run", "--profile", PERF / RUNS[0],
                     "--meta", PERF / f"vllm-runs/{RUNS[0]}.meta.json")
         self.refused(done, "t.jsonl:1: input_toks: missing")
+
+
+def engine_rows(run):
+    with gzip.open(PERF / f"vllm-runs/{run}.requests.jsonl.gz", "rt") as file:
+        return [json.loads(line) for line in file]
+
+
+def vllm_bench(rows):
+    """The run as vLLM's benchmark would have written it, with a request that failed."""
+    failed = {"input_toks": 5, "output_toks": 0, "queued_ts": rows[0]["queued_ts"] + 1}
+    ttft = [row["first_token_ts"] - row["queued_ts"] for row in rows] + [0.0]
+    gaps = [[row["last_token_ts"] - row["first_token_ts"]] for row in rows] + [[]]
+    rows = [*rows, failed]
+    return json.dumps({
+        "backend": "vllm", "request_rate": "inf", "max_concurrency": None, "request_throughput": float("nan"),
+        "input_lens": [row["input_toks"] for row in rows], "output_lens": [row["output_toks"] for row in rows],
+        "ttfts": ttft, "itls": gaps, "start_times": [row["queued_ts"] for row in rows],
+        "errors": [""] * (len(rows) - 1) + ["refused"]})
+
+
+def aiperf_lines(rows):
+    def value(number, unit):
+        return {"value": number, "unit": unit}
+
+    return "\n".join(json.dumps({
+        "metadata": {"request_start_ns": round(1e9 * row["queued_ts"]), "benchmark_phase": "profiling"},
+        "metrics": {
+            "input_sequence_length": value(row["input_toks"], "tokens"),
+            "output_sequence_length": value(row["output_toks"], "tokens"),
+            "time_to_first_token": value(1e3 * (row["first_token_ts"] - row["queued_ts"]), "ms"),
+            "request_latency": value(1e3 * (row["last_token_ts"] - row["queued_ts"]), "ms")},
+        "error": None}) for row in rows)
+
+
+class ClientRuns(Folder):
+    def compared(self, file, name):
+        done = call("simulate", "--trace", file, "--trace-format", name, "--profile", PERF / RUNS[0],
+                    "--meta", PERF / f"vllm-runs/{RUNS[0]}.meta.json", "--compare", "--json", "-")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def test_a_client_of_the_same_run_gives_the_same_comparison(self):
+        engine = json.loads(recorded(RUNS[0], "--compare", "--json", "-").stdout)
+        rows = engine_rows(RUNS[0])
+        for name, text in (("vllm-bench", vllm_bench(rows)), ("aiperf-run", aiperf_lines(rows))):
+            with self.subTest(name=name):
+                client = self.compared(self.file(f"{name}.json", text), name)
+                self.assertEqual(client["completed"], 300)
+                self.assertNotIn("service_mean_error", client["compare"])
+                for figure in ("ttft_ms", "tbt_ms"):
+                    for mean in ("mean", "p50"):
+                        self.assertAlmostEqual(client["recorded"][figure][mean], engine["recorded"][figure][mean],
+                                               places=3)
+                # Arrivals are those of another clock, milliseconds away.
+                for figure in ("ttft_mean_error", "tpot_mean_error", "makespan_error"):
+                    self.assertLess(abs(client["compare"][figure] - engine["compare"][figure]), 0.01, figure)
+
+    def test_sglangs_clients_begin_when_others_end(self):
+        rows = engine_rows(RUNS[0])[:50]
+        bench = json.loads(vllm_bench(rows))
+        del bench["start_times"]
+        bench.update(dataset_name="random", request_rate=float("inf"), max_concurrency=4)
+        client = self.compared(self.file("s.jsonl", json.dumps(bench) + "\n"), "sglang-bench")
+        ends, makespan = [0.0] * 4, 0.0
+        for row in rows:
+            start = ends.pop(ends.index(min(ends)))
+            ends.append(start + row["last_token_ts"] - row["queued_ts"])
+            makespan = max(makespan, ends[-1])
+        self.assertAlmostEqual(client["recorded"]["makespan_s"], makespan, places=6)
+
+    def test_runs_are_points_of_a_fit(self):
+        rows = engine_rows(RUNS[1])
+        run = self.file("run.json", vllm_bench(rows))
+        models = self.folder / "models.json"
+        done = call("calibrate", "--runs", run, "--gpu", "RTX PRO 6000", "--model", "meta-llama/Llama-3.1-8B",
+                    "--out", models, "--json", "-")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        fit = json.loads(done.stdout)
+        self.assertEqual((fit["rows"], fit["groups"][0]["model"]), (1, "Llama-3.1-8B"))
+        self.assertLess(fit["tpot_median_error"], 0.05)
+        # The same point as a row, counted here.
+        seconds = max(row["last_token_ts"] for row in rows) - min(row["queued_ts"] for row in rows)
+        mean = {
+            "isl": sum(row["input_toks"] for row in rows) / len(rows),
+            "osl": sum(row["output_toks"] for row in rows) / len(rows),
+            "concurrency": sum(row["last_token_ts"] - row["queued_ts"] for row in rows) / seconds,
+            "ttft_ms": 1e3 * sum(row["first_token_ts"] - row["queued_ts"] for row in rows) / len(rows),
+            "tpot_ms": 1e3 * sum((row["last_token_ts"] - row["first_token_ts"]) / (row["output_toks"] - 1)
+                                 for row in rows) / len(rows)}
+        row = self.file("row.csv", "gpu,engine,engine_version,model,precision,tp," + ",".join(mean) + "\n"
+                        "RTXPRO6000,vllm,0.19,Llama-3.1-8B,bf16,1," + ",".join(map(str, mean.values())) + "\n")
+        done = call("calibrate", "--check", row, "--models", models, "--json", "-")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertAlmostEqual(json.loads(done.stdout)["tpot_median_error"], fit["tpot_median_error"], places=6)
+
+    def test_what_cannot_be_told_is_refused(self):
+        run = self.file("run.json", vllm_bench(engine_rows(RUNS[0])))
+        folder, meta = PERF / RUNS[0], PERF / f"vllm-runs/{RUNS[0]}.meta.json"
+        self.refused(call("simulate", "--trace", run, "--trace-format", "aiperf-run", "--profile", folder,
+                          "--meta", meta), "--trace-format: aiperf-run, but")
+        self.refused(call("calibrate", "--runs", run, "--out", self.folder / "m"), "expected --gpu GPU and --model")
+        self.refused(call("calibrate", "--run", run), "expected --profile FOLDER and --meta FILE")
+        self.refused(call("calibrate", "--run", run, "--profile", folder, "--meta", meta),
+                     "tensor parallelism 1, expected at least 2")
 
 
 class Calibration(Folder):

@@ -12,6 +12,12 @@ bool is_of_this_machine(std::string_view address) {
          address.starts_with("tcp:[::1]:") || address.starts_with("tcp:localhost:");
 }
 
+// Peers are told the address as it stands here.
+bool is_of_every_machine(std::string_view address) {
+  return address.find(":0.0.0.0:") != std::string_view::npos ||
+         address.find(":[::]:") != std::string_view::npos;
+}
+
 }  // namespace
 
 Result<node::PeersOptions> PeerFlags::options() const {
@@ -26,6 +32,13 @@ Result<node::PeersOptions> PeerFlags::options() const {
     CACHALOT_TRY_ASSIGN(options.key, os::SecretKey::read("cluster key file", key_file));
   }
   for (const std::string& address : listen) {
+    if (is_of_every_machine(address)) {
+      return Error::make(
+          Code::kInvalidArgument,
+          "--peer-listen: %.80s, expected the address at which other hosts reach this "
+          "one, such as tcp:10.0.0.1:0",
+          address.c_str());
+    }
     if (options.key || allows_strangers || is_of_this_machine(address)) continue;
     return Error::make(
         Code::kInvalidArgument,
@@ -67,6 +80,12 @@ void add_peer_flags(Command& command, PeerFlags& flags) {
       .add_option("--peer-bandwidth", flags.bandwidth,
                   "bytes a second that this host sends to others at most (default: no limit)")
       ->type_name("SIZE")
+      ->group(kGroup)
+      ->needs(peers);
+  command
+      .add_flag("--keep-peer-copies", flags.keeps_copies,
+                "evict blocks that came from peers as any other (default: before those of this "
+                "host, until a second prompt uses them)")
       ->group(kGroup)
       ->needs(peers);
   command

@@ -16,7 +16,7 @@ struct PeerFlags {
   std::vector<std::string> listen;
   std::string bandwidth;
   std::string key_file;
-  bool allows_strangers = false, is_plain = false;
+  bool allows_strangers = false, is_plain = false, keeps_copies = false;
 
   bool is_given() const { return !registry.empty(); }
   // @errors kInvalidArgument

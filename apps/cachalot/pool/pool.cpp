@@ -11,6 +11,7 @@
 #include "pool/making.h"
 #include "pool/sizing.h"
 #include "pool_flags.h"
+#include "pool_list.h"
 #include "pool_report.h"
 #include "pool_summary.h"
 #include "values.h"
@@ -158,6 +159,7 @@ void add_pool(Command& app, Chosen& chosen) {
       "show geometry, block accounting, all counters, and each client and namespace, too");
   add_action(*command, chosen, "destroy", "removes a pool; refuses one that a keeper serves",
              destroy, options);
+  add_pool_list(*command, chosen);
   add_pool_fence(*command, chosen);
   add_pool_blocks(*command, chosen);
   command->footer("Example: cachalot pool info /dev/shm/kv --json -");

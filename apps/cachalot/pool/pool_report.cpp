@@ -8,7 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "block_hash/block_hash.h"
+#include "miss_report.h"
+#include "namespace_report.h"
 #include "pool/format/evidence.h"
 #include "pool_flags.h"
 #include "pool_summary.h"
@@ -230,15 +231,14 @@ Json describe_pool(const Pool& pool) {
                       {"storage", describe_storage(pool)},
                       {"totals", describe_totals(pool.state().read_totals())},
                       {"attached", describe_clients(pool)}};
-  for (const pool::NamespaceName& one : pool.state().read_namespaces()) {
-    description["namespaces"].push_back(
-        {{"id", one.id}, {"digest", block_hash::to_hex(one.digest)}, {"name", one.name}});
-  }
+  Json namespaces = describe_namespaces(pool.state().read_namespaces());
+  if (!namespaces.empty()) description["namespaces"] = std::move(namespaces);
   pool::KeeperCounters counters;
   if (pool.state().read_keeper_counters(counters)) {
     description["accounting"] = describe_accounting(counters);
     description["counters"] = describe_counters(counters);
   }
+  description["misses"] = describe_misses(description);
   return description;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "namespace_report.h"
 #include "pool_flags.h"
 #include "values.h"
 
@@ -191,6 +192,13 @@ void print_summary(std::FILE* out, const Json& description) {
                                {"over_limit_grants", "over the limit"},
                                {"no_space_namespaces", "namespaces"}},
                               "none"));
+  }
+  for (const Json& one : description["misses"]["causes"])
+    print_field(out, "misses", one["detail"].get<std::string>());
+  if (description.contains("namespaces")) {
+    for (const std::string& warning :
+         fill_warnings(description["namespaces"], number_of(geometry, "block_bytes")))
+      print_field(out, "warning", warning);
   }
   std::fprintf(out, "all figures: --all, or --json -\n");
 }

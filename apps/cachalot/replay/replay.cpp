@@ -143,6 +143,8 @@ Status set_trace(const TraceFlags& flags, replay::ReplayOptions& options) {
   options.skip_bad_lines = reading.skip_bad_lines;
   options.trace_format = reading.format;
   options.synthetic_prefix = reading.synthetic_prefix;
+  options.time_unit_ms = reading.time_unit_ms;
+  options.warn = reading.warn;
   options.block_tokens = flags.block_tokens != 0 ? flags.block_tokens : kDefaultBlockTokens;
   // What is no file can be read once only.
   std::error_code unknown;
@@ -249,6 +251,9 @@ void add_host_flags(Command& command, Flags& flags, Flag* pool) {
                     "each host reads blocks that the pools of the others have, over tcp:127.0.0.1")
           ->needs(count)
           ->group(kGroup);
+  command.add_flag("--keep-peer-copies", hosts.keeps_copies, "as of serve")
+      ->needs(peers)
+      ->group(kGroup);
   Flag* const networks =
       command
           .add_flag(

@@ -284,8 +284,8 @@ std::vector<pool::WrittenBlock> Fetcher::written_blocks(const Request& request,
     const storage::Get& get = batch.gets[i];
     const std::size_t at = batch.first + i;
     if (at != 0 && !(get.head.parent == request.hashes[at - 1])) break;
-    written.push_back(
-        {batch.hashes[i], static_cast<std::uint32_t>(get.head.payload_bytes), batch.checksums[i]});
+    written.push_back({batch.hashes[i], static_cast<std::uint32_t>(get.head.payload_bytes),
+                       batch.checksums[i], get.is_copy});
     if (!get.tokens.empty() && get.tokens.size() <= pool::most_note_tokens(access.geometry))
       pool::write_note(access, uses[i], batch.hashes[i], get.tokens);
   }

@@ -110,7 +110,8 @@ void Sources::get_from(Source& source, std::span<Get> gets, std::uint64_t deadli
   const std::uint64_t begin_ns = base::SteadyClock::read();
   source.store->get(gets, deadline_ns, arrived);
   std::uint64_t kib = 0;
-  for (const Get& get : gets) {
+  for (Get& get : gets) {
+    get.is_copy = !source.store->traits().is_written;
     if (get.status) kib += (get.head.payload_bytes + 1023) / 1024;
   }
   if (kib == 0) return;

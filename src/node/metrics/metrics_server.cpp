@@ -3,21 +3,32 @@
 #include <mutex>
 #include <utility>
 
+#include "base/clock.h"
 #include "node/metrics/exposition.h"
 #include "node/metrics/http_server.h"
+#include "node/metrics/keeper_pulse.h"
 #include "node/metrics/pool_metrics.h"
+#include "node/metrics/status_page.h"
 
 namespace cachalot::node {
 namespace {
 
 constexpr const char* kPlainText = "text/plain; charset=utf-8";
+constexpr const char* kJson = "application/json";
+constexpr const char* kRules = "ruling";
+
+const std::string kVersionJson = "{\"version\":\"" CACHALOT_VERSION "\",\"pool_format\":" +
+                                 std::to_string(pool::kFormatVersion) + "}\n";
 
 }  // namespace
 
 struct MetricsServer::Impl {
   std::string metrics(ExpositionFormat format);
-  // "ruling", or why not: "waiting", "deposed", "ended".
-  const char* role();
+  // kRules, or why not: "waiting", "deposed", "ended". Under the mutex.
+  const char* role() const;
+  HttpAnswer readiness();
+  HttpAnswer liveness();
+  HttpAnswer status();
   HttpAnswer answer(const HttpRequest& request);
 
   bool is_ruling() const {  // under the mutex
@@ -28,12 +39,14 @@ struct MetricsServer::Impl {
 
   std::string pool_name;
   ListenAddress address;
-  std::mutex mutex;                  // of the next five; held during a scrape
+  std::mutex mutex;                  // of the next seven; held while an answer is made
   const pool::Pool* pool = nullptr;  // null: no keeper of this process rules one
   std::uint32_t epoch = 0;
   bool has_ruled = false;
   std::function<StorageFigures()> read_storage;
   std::function<PeerFigures()> read_peers;
+  std::function<std::string(const pool::Pool&)> describe;
+  KeeperPulse pulse;
   std::unique_ptr<HttpServer> server;  // last: its thread uses the others
 };
 
@@ -48,11 +61,34 @@ std::string MetricsServer::Impl::metrics(ExpositionFormat format) {
   return exposition.finish();
 }
 
-const char* MetricsServer::Impl::role() {
-  const std::scoped_lock lock(mutex);
-  if (is_ruling()) return "ruling";
+const char* MetricsServer::Impl::role() const {
+  if (is_ruling()) return kRules;
   if (pool != nullptr) return "deposed";
   return has_ruled ? "ended" : "waiting";
+}
+
+HttpAnswer MetricsServer::Impl::readiness() {
+  const std::scoped_lock lock(mutex);
+  const std::string found = role();
+  return {found == kRules ? 200 : 503, kPlainText, found + "\n"};
+}
+
+HttpAnswer MetricsServer::Impl::liveness() {
+  const std::scoped_lock lock(mutex);
+  const std::string found = role();
+  std::uint32_t publications = 0;
+  if (found == kRules && pool->state().read_publications(publications) &&
+      !pulse.is_beating(publications, base::SteadyClock::read())) {
+    return {503, kPlainText, "hangs\n"};
+  }
+  return {200, kPlainText, found + "\n"};
+}
+
+HttpAnswer MetricsServer::Impl::status() {
+  const std::scoped_lock lock(mutex);
+  const std::string found = role();
+  if (found != kRules || !describe) return {503, kJson, "{\"role\":\"" + found + "\"}\n"};
+  return {200, kJson, describe(*pool)};
 }
 
 HttpAnswer MetricsServer::Impl::answer(const HttpRequest& request) {
@@ -60,11 +96,13 @@ HttpAnswer MetricsServer::Impl::answer(const HttpRequest& request) {
     const ExpositionFormat format = negotiate_format(request.accept);
     return {200, content_type(format), metrics(format)};
   }
-  if (request.path == "/health") {
-    const std::string found = role();
-    return {found == "ruling" ? 200 : 503, kPlainText, found + "\n"};
-  }
-  return {404, kPlainText, "expected GET /metrics or GET /health\n"};
+  if (request.path == "/readyz" || request.path == "/health") return readiness();
+  if (request.path == "/livez") return liveness();
+  if (request.path == "/status") return status();
+  if (request.path == "/") return {200, "text/html; charset=utf-8", kStatusPage};
+  if (request.path == "/version") return {200, kJson, kVersionJson};
+  return {404, kPlainText,
+          "expected GET /, /metrics, /livez, /readyz, /health, /status or /version\n"};
 }
 
 Result<std::unique_ptr<MetricsServer>> MetricsServer::listen(const ListenAddress& address,
@@ -94,6 +132,11 @@ void MetricsServer::show_peers(std::function<PeerFigures()> read) {
   impl_->read_peers = std::move(read);
 }
 
+void MetricsServer::show_status(std::function<std::string(const pool::Pool&)> describe) {
+  const std::scoped_lock lock(impl_->mutex);
+  impl_->describe = std::move(describe);
+}
+
 const ListenAddress& MetricsServer::address() const {
   return impl_->address;
 }
@@ -105,6 +148,7 @@ MetricsServer::Shown::Shown(MetricsServer* server, const pool::Pool& pool, std::
   const std::scoped_lock lock(impl.mutex);
   impl.pool = &pool;
   impl.epoch = epoch;
+  impl.pulse = {};
 }
 
 MetricsServer::Shown::~Shown() {

@@ -1,7 +1,12 @@
 // The pool's counters over HTTP, for Prometheus: `cachalot serve --metrics`.
 //
 //   GET /metrics  200: OpenMetrics, or Prometheus text if the request prefers it
-//   GET /health   200: this process's keeper rules; 503: it waits, has ended, or another keeper rules
+//   GET /readyz   200: this process's keeper rules; 503: it waits, has ended, or another keeper rules
+//   GET /health   the same
+//   GET /livez    200; 503: the keeper rules, and its thread hangs
+//   GET /status   200: the pool as JSON, as show_status() has it; 503: what /readyz says
+//   GET /         200: a page that shows /status
+//   GET /version  200: {"version", "pool_format"}
 //
 // A thread of its own answers, from what keeper and clients publish in the pool: the keeper's thread neither
 // answers nor is asked. A process whose keeper does not rule exports its role only, so that the pool of a
@@ -38,6 +43,10 @@ class MetricsServer {
 
   // The same for the pools of other hosts.
   void show_peers(std::function<PeerFigures()> read);
+
+  // What /status answers of a pool, as JSON. The server's thread calls it; the call waits for an answer that is being
+  // made.
+  void show_status(std::function<std::string(const pool::Pool&)> describe);
 
   // Where it listens; the port is the one that was found for port 0.
   const ListenAddress& address() const;

@@ -9,6 +9,7 @@
 #include <regex>
 #include <sstream>
 
+#include "node/metrics/keeper_pulse.h"
 #include "testing/pool/test_pool.h"
 
 namespace cachalot::node {
@@ -134,9 +135,48 @@ TEST_F(MetricsServerTest, DescribesEachFamilyOnceAndEndsItsNameWithItsUnit) {
 }
 
 TEST_F(MetricsServerTest, SaysWhatItHasToAnyOtherPath) {
-  const Answer answer = get("/");
+  const Answer answer = get("/health/");
   EXPECT_EQ(answer.status, 404);
-  EXPECT_EQ(answer.body, "expected GET /metrics or GET /health\n");
+  EXPECT_EQ(answer.body,
+            "expected GET /, /metrics, /livez, /readyz, /health, /status or /version\n");
+}
+
+TEST_F(MetricsServerTest, IsReadyOnlyWhileItsKeeperRulesAndAliveAlsoWhileItWaits) {
+  EXPECT_EQ(get("/readyz").status, 503);
+  EXPECT_EQ(get("/livez").status, 200);
+  EXPECT_EQ(get("/livez").body, "waiting\n");
+  pool::PoolKeeper keeper = serve();
+  const MetricsServer::Shown shown(server_.get(), *pool_, keeper.keeper().epoch());
+  EXPECT_EQ(get("/readyz").status, 200);
+  EXPECT_EQ(get("/readyz").body, "ruling\n");
+  EXPECT_EQ(get("/livez").body, "ruling\n");
+}
+
+TEST(KeeperPulse, EndsWhenTheCountStandsStillForThirtySeconds) {
+  constexpr std::uint64_t kStartNs = 5'000'000'000;
+  KeeperPulse pulse;
+  EXPECT_TRUE(pulse.is_beating(0, kStartNs));
+  EXPECT_TRUE(pulse.is_beating(0, kStartNs + KeeperPulse::kPatienceNs - 1));
+  EXPECT_FALSE(pulse.is_beating(0, kStartNs + KeeperPulse::kPatienceNs));
+  EXPECT_TRUE(pulse.is_beating(1, kStartNs + 2 * KeeperPulse::kPatienceNs));
+  EXPECT_TRUE(pulse.is_beating(1, kStartNs + 3 * KeeperPulse::kPatienceNs - 1));
+}
+
+TEST_F(MetricsServerTest, DescribesThePoolOnlyWhileItsKeeperRules) {
+  server_->show_status(
+      [](const pool::Pool& pool) { return "{\"pool\":\"" + pool.paths()[0] + "\"}\n"; });
+  EXPECT_EQ(get("/status").status, 503);
+  EXPECT_EQ(get("/status").body, "{\"role\":\"waiting\"}\n");
+  pool::PoolKeeper keeper = serve();
+  const MetricsServer::Shown shown(server_.get(), *pool_, keeper.keeper().epoch());
+  EXPECT_EQ(get("/status").status, 200);
+  EXPECT_EQ(get("/status").type, "application/json");
+  EXPECT_EQ(get("/status").body, "{\"pool\":\"" + pool_->paths()[0] + "\"}\n");
+}
+
+TEST_F(MetricsServerTest, NamesItsVersion) {
+  EXPECT_EQ(get("/version").body, "{\"version\":\"" CACHALOT_VERSION "\",\"pool_format\":" +
+                                      std::to_string(pool::kFormatVersion) + "}\n");
 }
 
 TEST_F(MetricsServerTest, RefusesAnAddressThatIsInUse) {

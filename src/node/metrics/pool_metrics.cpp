@@ -173,13 +173,10 @@ void write_identity(Exposition& exposition, const pool::Access& access) {
   exposition.single(kSlots, access.geometry.engine_clients());
 }
 
-void write_service(Exposition& exposition, const pool::PoolState& state,
-                   const pool::Access& access) {
-  const pool::KeeperView view = state.read_keepers();
-  exposition.single(kEpoch, view.epoch);
-  pool::CounterLine counters{};
-  if (access.region.read_as(access.layout.keeper_counters(view.keeper), counters))
-    exposition.single(kPublications, counters.sequence);
+void write_service(Exposition& exposition, const pool::PoolState& state) {
+  exposition.single(kEpoch, state.read_keepers().epoch);
+  std::uint32_t publications = 0;
+  if (state.read_publications(publications)) exposition.single(kPublications, publications);
   pool::KeeperInfoLine info{};
   if (!state.read_keeper_info(info)) return;
   exposition.begin(kKeeper);
@@ -236,7 +233,7 @@ void write_pool_metrics(Exposition& exposition, const pool::Pool& pool) {
   const pool::PoolState state = pool.state();
   const pool::Access& access = pool.access();
   write_identity(exposition, access);
-  write_service(exposition, state, access);
+  write_service(exposition, state);
   write_clients(exposition, state, access.geometry.clients);
   pool::KeeperCounters counters;
   if (state.read_keeper_counters(counters)) write_keeper_counters(exposition, counters);

@@ -50,7 +50,17 @@ class LyingPeer final : transfer::EngineEvents {
       news_.blocks.push_back({{space, hash}, parent, kBlockBytes});
       parent = hash;
     }
-    if (follower_) (void)engine_->send(*follower_, encode(news_));
+    tell(news_);
+  }
+  // The same once more.
+  void repeat() {
+    const std::lock_guard lock(mutex_);
+    tell(news_);
+  }
+  // That it has nothing; the next follower hears the claims.
+  void take_back() {
+    const std::lock_guard lock(mutex_);
+    tell({true, {}});
   }
   std::uint64_t requests() {
     const std::lock_guard lock(mutex_);
@@ -63,13 +73,17 @@ class LyingPeer final : transfer::EngineEvents {
     const Result<PeerMessage> message = decode_peer_message(bytes);
     ASSERT_TRUE(message);
     if (std::holds_alternative<FollowMessage>(*message)) {
-      follower_ = peer;
+      followers_.push_back(peer);
       (void)engine_->send(peer, encode(news_));
     }
     if (const auto* const get = std::get_if<GetMessage>(&*message)) {
       ++requests_;
       answer(peer, *get);
     }
+  }
+
+  void tell(const NewsMessage& news) {
+    for (const PeerId follower : followers_) (void)engine_->send(follower, encode(news));
   }
 
   void answer(PeerId peer, const GetMessage& get) {
@@ -117,7 +131,7 @@ class LyingPeer final : transfer::EngineEvents {
   std::mutex mutex_;
   std::unique_ptr<transfer::Registry> registry_;
   NewsMessage news_;
-  std::optional<PeerId> follower_;
+  std::vector<PeerId> followers_;
   std::uint64_t requests_ = 0;
   std::vector<std::byte> bytes_;
   std::unique_ptr<transfer::TransferEngine> engine_;
@@ -160,6 +174,26 @@ TEST_P(LyingPeerTest, ALieIsAMiss) {
     EXPECT_EQ(host.load(own), 10u);
     hosts_[0].reset();
   }
+}
+
+// An old snapshot, or a message that a man in the middle sends again.
+TEST_P(LyingPeerTest, NewsThatAreOldOrComeTwiceCostMissesAtMost) {
+  Host &host = start(0), &other = start(1);
+  LyingPeer liar(folder_, Lie::kNothing);
+  const std::vector<BlockHash> gone = host.chain(1, 20), there = host.chain(2, 20);
+  EXPECT_EQ(other.store(there), 20u);
+  liar.claim(space(), gone);
+  ASSERT_TRUE(knows(host, 40));
+  for (int i = 0; i < 3; ++i) liar.repeat();
+  liar.take_back();
+  ASSERT_TRUE(knows(host, 20));
+  liar.repeat();
+  ASSERT_TRUE(knows(host, 40));
+  EXPECT_EQ(host.prefetch(gone, 5 * kSecond), 0u);
+  EXPECT_EQ(host.prefetch(there), 20u);
+  EXPECT_EQ(host.load(there), 20u);
+  liar.take_back();
+  ASSERT_TRUE(knows(host, 20));
 }
 
 TEST_P(LyingPeerTest, WhatALiarDoesNotGiveComesFromAnotherPeer) {

@@ -28,6 +28,21 @@ constexpr const char* kNamePrefix = "cachalot-pool/";
 
 }  // namespace
 
+Status Peers::check_listen(const PeersOptions& options) {
+  transfer::EngineOptions engine;
+  engine.name = std::string(kNamePrefix) + "check";
+  if (options.is_encrypted) engine.cluster_key = options.key;
+  CACHALOT_TRY_ASSIGN(transfer::Listening listening,
+                      transfer::make_listening(engine.name, options.listen));
+  engine.listen = std::move(listening.addresses);
+  transfer::EngineEvents none;
+  CACHALOT_TRY_ASSIGN(
+      const std::unique_ptr<transfer::TransferEngine> opened,
+      transfer::TransferEngine::open(engine, &none, std::move(listening.transports)));
+  opened->close();
+  return {};
+}
+
 Result<std::unique_ptr<Peers>> Peers::open(const pool::Access& access,
                                            const PeersOptions& options) {
   auto peers = std::unique_ptr<Peers>(new Peers(access, options));
@@ -156,6 +171,10 @@ void Peers::take_peer(const transfer::PeerRecord& record, Result<PeerId> connect
       const Error& error = connected.error();
       if (error.code == Code::kPermission && stranger_line_.is_due())
         base::log(LogLevel::kWarn, "peers", "%s: %s", record.name.c_str(), error.message);
+      if (error.code != Code::kPermission && unreached_line_.is_due()) {
+        base::log(LogLevel::kWarn, "peers", "%s at %s is not reached: %s", record.name.c_str(),
+                  record.addresses.empty() ? "" : record.addresses.front().c_str(), error.message);
+      }
       return;
     }
     std::uint32_t slot = 0;

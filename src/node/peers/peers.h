@@ -85,6 +85,9 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
   // @param access  outlives it
   // Does not wait for the registry: one that is down is asked until it answers.
   // @errors those of open_registry() and TransferEngine::open()
+  // Whether the addresses can be listened at: before a pool is made for it.
+  // @errors those of TransferEngine::open()
+  static Status check_listen(const PeersOptions& options);
   static Result<std::unique_ptr<Peers>> open(const pool::Access& access,
                                              const PeersOptions& options);
   ~Peers() override;
@@ -187,7 +190,7 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
   std::map<std::uint64_t, Awaited> awaited_;
   std::uint64_t next_request_ = 1;
   bool stop_ = false;
-  base::RareLine stranger_line_{4}, joined_line_{4}, lost_line_{4}, large_line_;
+  base::RareLine stranger_line_{4}, unreached_line_{4}, joined_line_{4}, lost_line_{4}, large_line_;
   std::uint64_t got_blocks_ = 0, got_bytes_ = 0, absent_blocks_ = 0, failed_requests_ = 0;
 
   std::unique_ptr<transfer::TransferEngine> engine_;  // closed first

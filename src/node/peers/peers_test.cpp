@@ -49,6 +49,23 @@ TEST_P(PeersTest, AChainIsReadFromSeveralPeers) {
   EXPECT_EQ(c.load(hashes), 50u);
 }
 
+// 20 blocks of its own, then 40 of a peer, then 30 more of its own: 26 of 64 places are wanted again.
+TEST_P(PeersTest, WhatAPeerHasGoesBeforeWhatIsOlderUntilItIsUsedAgain) {
+  Host& a = start(0);
+  const std::vector<BlockHash> copies = a.chain(1, 40), own = a.chain(2, 20), last = a.chain(3, 30);
+  EXPECT_EQ(a.store(copies), 40u);
+  for (const int uses : {1, 2}) {
+    Host& b = start(1);
+    ASSERT_TRUE(knows(b, 40));
+    EXPECT_EQ(b.store(own), 20u);
+    EXPECT_EQ(b.prefetch(copies), 40u);
+    for (int i = 0; i < uses; ++i) EXPECT_EQ(b.load(copies), 40u);
+    EXPECT_EQ(b.store(last), 30u);
+    EXPECT_EQ(b.load(own), uses == 1 ? 20u : 0u);
+    EXPECT_EQ(b.load(copies), uses == 1 ? 14u : 34u);
+  }
+}
+
 TEST_P(PeersTest, WhatAHostThatHasEndedHadIsAMiss) {
   Host& a = start(0);
   start(1);

@@ -27,7 +27,8 @@ bool comes_true(const Condition& condition) {
 class Host : public TestEngine {
  public:
   explicit Host(const std::string& path) : path_(path) {}
-  Status open(const PeersOptions& options, memory::DomainKind domain, std::uint32_t capacity) {
+  Status open(const PeersOptions& options, memory::DomainKind domain, std::uint32_t capacity,
+              const pool::KeeperOptions& keeper) {
     pool::CreateOptions create;
     create.paths = {path_};
     create.geometry.domain = domain;
@@ -38,7 +39,7 @@ class Host : public TestEngine {
     create.geometry.note_bytes = 256;
     create.geometry.clients = 5;
     CACHALOT_TRY_ASSIGN(pool_, pool::Pool::create(create));
-    CACHALOT_TRY_ASSIGN(keeper_, pool_->serve({}));
+    CACHALOT_TRY_ASSIGN(keeper_, pool_->serve(keeper));
     CACHALOT_TRY_ASSIGN(peers_, Peers::open(pool_->access(), options));
     archive_.emplace(*pool_, keeper_->keeper(),
                      storage::Store::make(make_peer_backend(*peers_), {}), ArchiveOptions{});
@@ -105,7 +106,7 @@ class PeersTest : public ::testing::TestWithParam<memory::DomainKind> {
     hosts_[number].reset();
     hosts_[number] = std::make_unique<Host>(
         "/dev/shm/cachalot_peers_test." + std::to_string(getpid()) + "." + std::to_string(number));
-    const Status opened = hosts_[number]->open(options(), GetParam(), capacity);
+    const Status opened = hosts_[number]->open(options(), GetParam(), capacity, keeper_);
     EXPECT_TRUE(opened) << opened.error().message;
     return *hosts_[number];
   }
@@ -115,8 +116,9 @@ class PeersTest : public ::testing::TestWithParam<memory::DomainKind> {
   }
 
   std::string folder_;
-  PeersOptions changed_ = {};  // of the hosts that are started afterwards
-  bool is_impatient_ = false;  // the same: with the patience of `serve`
+  PeersOptions changed_ = {};                            // of the hosts that are started afterwards
+  pool::KeeperOptions keeper_ = {.copies_first = true};  // likewise
+  bool is_impatient_ = false;                            // the same: with the patience of `serve`
   std::vector<std::unique_ptr<Host>> hosts_;
 };
 

@@ -103,9 +103,8 @@ std::vector<Peers::Part> Peers::divide(std::span<Get> gets, std::span<std::uint6
 
 void Peers::ask(Part& part, std::span<Get> gets, std::uint64_t deadline_ns) {
   const std::uint64_t now_ns = base::SteadyClock::read();
-  part.deadline_ns =
-      std::min(deadline_ns, now_ns + options_.patience_ns +
-                                part.bytes * kSecond / options_.least_bytes_per_s);
+  part.deadline_ns = std::min(deadline_ns, now_ns + options_.patience_ns +
+                                               part.bytes * kSecond / options_.least_bytes_per_s);
   std::vector<transfer::Strided> sections;
   for (const std::size_t i : part.gets) {
     for (const storage::Room& room : gets[i].room)

@@ -245,8 +245,8 @@ void PeerServer::serve(const Request& request) {
   flying_to_[request.from] += bytes;
   flying_bytes_ += bytes;
   if (options_.most_bytes_per_s != 0) {
-    next_ns_ = std::max(next_ns_, base::SteadyClock::read()) +
-               bytes * kNsPerS / options_.most_bytes_per_s;
+    next_ns_ =
+        std::max(next_ns_, base::SteadyClock::read()) + bytes * kNsPerS / options_.most_bytes_per_s;
   }
 }
 

@@ -29,6 +29,7 @@ struct WrittenBlock {
   BlockHash hash;
   std::uint32_t length = 0;               // bytes of payload; the last line is padded with zeros
   std::optional<std::uint64_t> checksum;  // XXH3-64 of the padded payload (memory::FusedHash)
+  bool is_copy = false;                   // it came from a host that goes on having it
 };
 
 // One commit: a chain of written blocks.
@@ -37,9 +38,10 @@ class Commit {
   void set(std::uint32_t at, const BlockUse& use, const WrittenBlock& block) {
     uses_[at] = use;
     items_[at] = {};
-    rpc::store_payload(items_[at].payload,
-                       CommitItem{block.hash.low, block.hash.high, block.checksum.value_or(0), use,
-                                  block.length, block.checksum ? kEntryHasChecksum : 0u});
+    rpc::store_payload(
+        items_[at].payload,
+        CommitItem{block.hash.low, block.hash.high, block.checksum.value_or(0), use, block.length,
+                   (block.checksum ? kEntryHasChecksum : 0u) | (block.is_copy ? kItemIsCopy : 0u)});
   }
   std::span<const BlockUse> uses(std::uint32_t count) const { return {uses_.data(), count}; }
 

@@ -73,8 +73,10 @@ struct CommitItem {
   std::uint64_t checksum;
   BlockUse use;
   std::uint32_t length;
-  std::uint32_t flags;  // kEntry*
+  std::uint32_t flags;  // kEntry*, kItem*
 };
+// another host has the block, too: it is evicted before those that only this pool has
+inline constexpr std::uint32_t kItemIsCopy = 1u << 16;
 enum class Verdict : std::uint8_t {
   kCommitted = 0,
   // the hash is published already; the block is the client's again, next generation

@@ -25,6 +25,7 @@ Evictor::Evictor(const Access& access, const KeeperOptions& options, eviction::P
     : access_(access),
       clock_(clock),
       ttl_ns_(options.ttl_ns),
+      copies_first_(options.copies_first),
       rules_(options, namespaces),
       blocks_(blocks),
       table_(blocks.table()),
@@ -42,20 +43,29 @@ void Evictor::make_policy(eviction::PolicyKind kind) {
         });
   } else {
     policy_ = eviction::make_leaf_policy(kind, nodes);
+    lru_ = dynamic_cast<eviction::LeafLru*>(policy_.get());
+  }
+  is_plain_lru_ = lru_ != nullptr && !copies_first_ && ttl_ns_ == 0;
+  // Where an operator said which namespaces go last, that alone counts.
+  if (copies_first_ && !rules_.has_priorities()) {
+    auto copies = std::make_unique<eviction::CopiesFirst>(std::move(policy_), nodes);
+    copies_ = copies.get();
+    policy_ = std::move(copies);
   }
   if (ttl_ns_ != 0) {
     auto ages = std::make_unique<eviction::ExpiringLeaves>(std::move(policy_), nodes);
     ages_ = ages.get();
     policy_ = std::move(ages);
+    lru_ = nullptr;
   }
-  lru_ = dynamic_cast<eviction::LeafLru*>(policy_.get());
 }
 
-void Evictor::enter(std::uint32_t block, std::uint32_t parent) {
+void Evictor::enter(std::uint32_t block, std::uint32_t parent, bool is_copy) {
   // What the policy may know a block by when it comes again: its hash, apart for each namespace.
   const std::uint64_t name =
       table_.record(block).hash.low ^ base::mix64(table_.use(block).namespace_id);
   policy_->insert(block, parent, name);
+  if (is_copy && copies_ != nullptr) copies_->mark_copy(block);
   if (is_pinned(block)) policy_->hold(block);
 }
 

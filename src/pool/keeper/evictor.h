@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "eviction/eviction_policy.h"
 #include "eviction/leaf_lru.h"
+#include "eviction/structure/copies_first.h"
 #include "eviction/structure/expiring_leaves.h"
 #include "pool/format/statistics.h"
 #include "pool/keeper/blocks.h"
@@ -37,10 +38,11 @@ class Evictor {
   OpenChains& open_chains() { return open_chains_; }
 
   // A block that has become live; its record and its namespace are known.
-  void enter(std::uint32_t block, std::uint32_t parent);
+  // @param is_copy  another host has it, too
+  void enter(std::uint32_t block, std::uint32_t parent, bool is_copy = false);
   // A live block was used.
   void touch(std::uint32_t block) {
-    if (lru_ != nullptr) {
+    if (is_plain_lru_) {
       lru_->touch(block);
     } else {
       policy_->touch(block);
@@ -80,13 +82,17 @@ class Evictor {
   const Access& access_;
   base::Clock& clock_;
   std::uint64_t ttl_ns_;
+  bool copies_first_;
   RetentionRules rules_;
   Blocks& blocks_;
   const BlockTable& table_;  // of blocks_
   DirectoryWriter& directory_;
   KeeperCounters& counters_;
   std::unique_ptr<eviction::EvictionPolicy> policy_;
-  eviction::LeafLru* lru_ = nullptr;  // policy_, if that is what it is: its touches are inlined
+  // policy_ or what it wraps, if nothing but CopiesFirst is around it; is_plain_lru_: its touches are inlined.
+  eviction::LeafLru* lru_ = nullptr;
+  bool is_plain_lru_ = false;
+  eviction::CopiesFirst* copies_ = nullptr;   // policy_ or what it wraps, where copies go first
   eviction::ExpiringLeaves* ages_ = nullptr;  // policy_, where blocks expire
   OpenChains open_chains_;
   std::uint64_t next_expiry_ns_ = 0;

@@ -94,6 +94,13 @@ class Keeper {
     storage_desk_ = desk;
   }
 
+  // From now on; a client that holds more gets no further block until it holds less.
+  void set_limits(std::uint32_t max_grants, std::uint64_t suspect_after_ns) {
+    options_.max_grants = max_grants;
+    options_.suspect_after_ns = suspect_after_ns;
+    dispatcher_.set_max_grants(max_grants);
+  }
+
   // True once a client has asked the keeper to end.
   bool stop_requested() const { return dispatcher_.stop_requested(); }
   // True once another keeper rules: this one came too late, and does nothing any more.

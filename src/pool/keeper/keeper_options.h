@@ -28,6 +28,9 @@ struct KeeperOptions {
   // Blocks that were not used for so long are evicted, also where there is room; looked at every 100 ms.
   // 0: never. What a keeper takes over counts as used then.
   std::uint64_t ttl_ns = 0;
+  // What came from another host, which still has it, is evicted first, until a second prompt uses it
+  // (eviction/structure/copies_first.h); not where there are priorities.
+  bool copies_first = false;
   std::vector<PinnedBlock> pins = {};
   std::vector<NamespacePriority> priorities = {};
   // of 0 to 7: a namespace that is not in the list

@@ -74,6 +74,24 @@ TEST_F(KeeperPolicyTest, ThePolicyByItsNameChoosesWhoGoes) {
   EXPECT_TRUE(is_there(1) && is_there(3) && !is_there(2));
 }
 
+TEST_F(KeeperPolicyTest, WhatAnotherHostHasGoesFirst) {
+  for (const bool has_priorities : {false, true}) {
+    KeeperOptions options{.copies_first = true};
+    if (has_priorities) options.priorities = {{{6, 1}, 5}};
+    make(options, 2);
+    put(1);
+    const BlockUse use = raw_->grant(1)[0];
+    CommitItem copy = RawClient::item(2, use);
+    copy.flags |= kItemIsCopy;
+    EXPECT_EQ(raw_->commit_one(space_, nullptr, copy), Verdict::kCommitted);
+    touch(use);
+    put(3);
+    EXPECT_EQ(is_there(1), !has_priorities);
+    EXPECT_EQ(is_there(2), has_priorities);
+    EXPECT_TRUE(is_there(3));
+  }
+}
+
 TEST_F(KeeperPolicyTest, BlocksThatNobodyUsesExpireLeavesFirst) {
   make({.ttl_ns = 10 * kSecond});
   put(1);

@@ -132,6 +132,21 @@ TEST_F(KeeperTest, OneClientHoldsAtMostSoManyBlocks) {
   EXPECT_EQ(other.grant(0xffff).size(), 100u);
 }
 
+TEST_F(KeeperTest, TakesOtherLimitsWhileItServes) {
+  Geometry g = small_geometry(64, 500);
+  pool_ = std::make_unique<TestPool>(g);
+  KeeperOptions options;
+  options.max_grants = 100;
+  pool_->start_keeper(options);
+  raw_ = std::make_unique<RawClient>(*pool_, 0);
+  pool_->keeper().set_limits(10, 0);
+  EXPECT_EQ(raw_->grant(90).size(), 10u);
+  pool_->keeper().set_limits(30, 0);
+  EXPECT_EQ(raw_->grant(90).size(), 20u);
+  pool_->keeper().set_limits(5, 0);
+  EXPECT_EQ(raw_->ask(RawClient::head_of(Op::kGrant, 1)).code(), Code::kBusy);
+}
+
 TEST_F(KeeperTest, GrantsEndWhereNothingIsFreeAndNothingMayGo) {
   make(4, 4);
   EXPECT_EQ(raw_->grant(100).size(), 8u);

@@ -156,6 +156,7 @@ Status keep(const ReplayOptions& options, std::uint32_t host, const HostPlace& p
   CACHALOT_TRY_ASSIGN(pool::Pool pool, pool::Pool::open(place.pool_paths));
   pool::KeeperOptions keeper_options;
   keeper_options.policy = options.policy;
+  keeper_options.copies_first = options.hosts.has_peers && !options.hosts.keeps_copies;
   std::vector<std::unique_ptr<storage::Store>> stores;
   for (const std::string& uri : options.storage.uris) {
     CACHALOT_TRY_ASSIGN(std::unique_ptr<storage::Store> store,

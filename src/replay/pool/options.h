@@ -4,6 +4,7 @@
 #include <cachalot/result.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,7 +48,8 @@ const char* host_policy_name(HostPolicy policy);
 struct HostOptions {
   std::uint32_t count = 0;  // 0: one pool
   HostPolicy policy = HostPolicy::kRoundRobin;
-  bool has_peers = false;  // each keeper reads from the pools of the others
+  bool has_peers = false;     // each keeper reads from the pools of the others
+  bool keeps_copies = false;  // KeeperOptions::copies_first is off
   // Each request begins after the one before has ended and all hosts know of its blocks: the hits repeat.
   bool is_in_order = false;
   bool has_networks = false;           // peers speak over links of their own (host_network.h)
@@ -73,6 +75,8 @@ struct ReplayOptions {
   bool skip_bad_lines = false;
   trace::TraceFormat trace_format = trace::TraceFormat::kAuto;
   std::optional<trace::SyntheticPrefix> synthetic_prefix = {};  // for a trace without block ids
+  double time_unit_ms = 0;                                      // as trace::RequestTraceOptions
+  std::function<void(const std::string&)> warn = {};            // likewise
   // As pool::CreateOptions::paths; they must not exist, and do not when the replay is over.
   // None: memfds.
   std::vector<std::string> pool_paths;

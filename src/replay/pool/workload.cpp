@@ -36,7 +36,9 @@ Result<Workload> Workload::load(const ReplayOptions& options) {
       trace::RequestTrace::open(options.trace, {.block_tokens = options.block_tokens,
                                                 .skip_bad_lines = options.skip_bad_lines,
                                                 .format = options.trace_format,
-                                                .synthetic_prefix = options.synthetic_prefix}));
+                                                .synthetic_prefix = options.synthetic_prefix,
+                                                .time_unit_ms = options.time_unit_ms,
+                                                .warn = options.warn}));
   CACHALOT_TRY(reader.require_ids());
   block_hash::BlockHasher hasher =
       block_hash::BlockHasher::xxh3(block_hash::make_namespace(fingerprint(options)));

@@ -44,8 +44,9 @@ TEST_F(MeasuredRowsTest, ValuesThatCannotBeAreErrors) {
             ":2: isl is 0, expected a number above 0");
   EXPECT_EQ(problem_of("h100_sxm,,,Qwen/Qwen3-32B,bf16,2,1024,128,8,154,18"),
             ":2: engine is empty, expected a name");
-  EXPECT_NE(problem_of("h100_sxm,vllm,,gpt-9,bf16,2,1024,128,8,154,18").find("model \"gpt-9\""),
-            std::string::npos);
+  EXPECT_NE(
+      problem_of("h100_sxm,vllm,,gpt-9,bf16,2,1024,128,8,154,18").find("model: gpt-9 is unknown"),
+      std::string::npos);
   EXPECT_NE(problem_of("x9,vllm,,Qwen/Qwen3-32B,bf16,2,1024,128,8,154,18").find("GPU \"x9\""),
             std::string::npos);
   EXPECT_NE(problem_of("h100_sxm,vllm,,Qwen/Qwen3-32B,fp4,2,1024,128,8,154,18").find("fp4"),

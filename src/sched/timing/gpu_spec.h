@@ -4,6 +4,7 @@
 #include <cachalot/result.h>
 
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace cachalot::sched {
@@ -33,6 +34,18 @@ struct GpuSpec {
            2 * (tensor_parallel - 1) / tensor_parallel * bytes / link_bytes_per_second;
   }
 };
+
+// A link between the GPUs of a node, as GpuSpec has it.
+struct LinkSpec {
+  const char* name;
+  double bytes_per_second;
+  double latency_s;
+};
+
+// "pcie4", "pcie5", "nvlink3", "nvlink4", "nvlink5". @errors kInvalidArgument: no such link; the message has the names
+Result<LinkSpec> find_link(std::string_view name);
+// With `between` between two.
+std::string link_names(const char* between);
 
 std::span<const GpuSpec> gpu_specs();
 

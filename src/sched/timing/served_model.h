@@ -1,12 +1,12 @@
 // Dimensions of a model as an engine computes it: operations, weights and KV bytes of a step follow from them.
 //
-// Dense models with grouped attention only. The geometry of the KV cache alone is in geometry/presets.h.
+// Dense models with grouped attention only. The list of models, with the geometry of their KV cache, is
+// geometry/presets.h.
 #pragma once
 
 #include <cachalot/result.h>
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -41,10 +41,8 @@ struct ServedModel {
   }
 };
 
-std::span<const ServedModel> served_models();
-
-// "Qwen3-32B", or with an organisation before it: "Qwen/Qwen3-32B". Upper and lower case are the same.
-// @errors kInvalidArgument: no such model; the message has the names
+// Any name of the list of models (geometry/presets.h), however it is written.
+// @errors kInvalidArgument: no such model, with the names most like it; one that is not dense
 Result<ServedModel> find_served_model(std::string_view name);
 
 }  // namespace cachalot::sched

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
+#include "geometry/presets.h"
 #include "sched/timing/gpu_spec.h"
 #include "sched/timing/kv_capacity.h"
 #include "sched/timing/quantiles.h"
@@ -20,11 +22,54 @@ TEST(ServedModel, HasTheWeightsThatItsNameSays) {
   EXPECT_TRUE(find_served_model("qwen3-32b").ok());
 }
 
-TEST(ServedModel, AnUnknownNameIsAnErrorWithTheKnownOnes) {
-  const Result<ServedModel> model = find_served_model("gpt-9");
+// Published sizes in billions of weights, with embedding and head, which tied models share.
+TEST(ServedModel, WeightsAreThePublishedOnes) {
+  const std::pair<const char*, double> published[] = {
+      {"Llama-2-7B", 6.74},      {"Llama-2-13B", 13.02},   {"Llama-3-8B", 8.03},
+      {"Llama-3-70B", 70.55},    {"Llama-3.1-8B", 8.03},   {"Llama-3.1-70B", 70.55},
+      {"Llama-3.1-405B", 405.9}, {"Llama-3.3-70B", 70.55}, {"Qwen2.5-7B", 7.62},
+      {"Qwen2.5-14B", 14.77},    {"Qwen2.5-32B", 32.76},   {"Qwen2.5-72B", 72.71},
+      {"Qwen3-8B", 8.19},        {"Qwen3-14B", 14.77},     {"Qwen3-32B", 32.76},
+      {"Mistral-7B", 7.25}};
+  for (const auto& [name, billions] : published) {
+    const Result<ServedModel> model = find_served_model(name);
+    ASSERT_TRUE(model.ok()) << name;
+    const double weights = model->layer_weights() + 2 * model->vocabulary_weights();
+    EXPECT_NEAR(weights / 1e9, billions, 0.004 * billions) << name;
+  }
+  const std::pair<const char*, double> tied[] = {
+      {"Llama-3.2-1B", 1.24}, {"Llama-3.2-3B", 3.21}, {"Qwen3-4B", 4.02}};
+  for (const auto& [name, billions] : tied) {
+    const ServedModel model = *find_served_model(name);
+    EXPECT_NEAR((model.layer_weights() + model.vocabulary_weights()) / 1e9, billions,
+                0.004 * billions)
+        << name;
+  }
+}
+
+TEST(ServedModel, AnyModelOfTheListIsServedOrSaysWhyNot) {
+  for (const geometry::ModelPreset& preset : geometry::model_presets()) {
+    const Result<ServedModel> model = find_served_model(preset.name);
+    if (model) {
+      EXPECT_EQ(2 * model->kv_numbers_per_token(), static_cast<double>(preset.kv_bytes_per_token()))
+          << preset.name;
+      continue;
+    }
+    EXPECT_EQ(std::string(model.error().message),
+              std::string("model: ") + preset.name +
+                  " has experts, latent attention or sliding windows, expected a dense model: the "
+                  "times of others are not known");
+  }
+  EXPECT_STREQ(find_served_model("LLaMA3-70B")->name, "Llama-3-70B");
+}
+
+TEST(ServedModel, AnUnknownNameIsAnErrorWithTheNearestOnes) {
+  const Result<ServedModel> model = find_served_model("Llama-9");
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.error().code, Code::kInvalidArgument);
-  EXPECT_NE(std::string(model.error().message).find("Llama-3.1-8B"), std::string::npos);
+  EXPECT_NE(std::string(model.error().message).find("model: Llama-9 is unknown"),
+            std::string::npos);
+  EXPECT_NE(std::string(model.error().message).find("Llama-3-8B"), std::string::npos);
 }
 
 TEST(GpuSpec, IsFoundHoweverItsNameIsWritten) {
@@ -34,6 +79,16 @@ TEST(GpuSpec, IsFoundHoweverItsNameIsWritten) {
     EXPECT_STREQ(gpu->name, "RTXPRO6000");
   }
   EXPECT_FALSE(find_gpu("H1000").ok());
+}
+
+TEST(GpuSpec, LinksHaveNames) {
+  EXPECT_EQ(find_link("PCIe5")->bytes_per_second, find_gpu("RTXPRO6000")->link_bytes_per_second);
+  EXPECT_EQ(find_link("nvlink-4")->latency_s, find_gpu("H100_SXM")->link_latency_s);
+  const Result<LinkSpec> unknown = find_link("ethernet");
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(std::string(unknown.error().message),
+            "link \"ethernet\" is not known here; expected one of pcie4, pcie5, nvlink3, nvlink4, "
+            "nvlink5");
 }
 
 TEST(GpuSpec, AllReduceMovesTwoSharesOfTheBytes) {

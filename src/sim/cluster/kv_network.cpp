@@ -114,8 +114,9 @@ bool KvNetwork::send_to_pool(JobId id) {
 }
 
 std::size_t KvNetwork::store_in_cache(CachingInstance& instance,
-                                      std::span<const std::uint32_t> path) {
-  const std::size_t held = instance.cache.store(path);
+                                      std::span<const std::uint32_t> path, bool are_copies) {
+  const std::size_t held =
+      are_copies ? instance.cache.store_copies(path) : instance.cache.store(path);
   instance.report.most_cached_blocks =
       std::max(instance.report.most_cached_blocks, instance.cache.size());
   return held;

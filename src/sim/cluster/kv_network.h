@@ -43,7 +43,8 @@ struct Ports {
 struct CachingInstance {
   CachingInstance(const ClusterOptions& options, std::uint32_t instance)
       : number(instance),
-        cache(options.eviction, options.node_capacity_blocks),
+        cache(options.eviction, options.node_capacity_blocks,
+              options.peers.is_on && options.peers.copies_first),
         busy(options.window_s),
         requests(options.window_s) {
     report.instance = instance;
@@ -103,7 +104,8 @@ class KvNetwork : public EventLoop {
   // Sends what the pool may lack of a prompt that was computed. False: nothing.
   bool send_to_pool(JobId id);
   // @return as PrefixCache::store
-  std::size_t store_in_cache(CachingInstance& instance, std::span<const std::uint32_t> path);
+  std::size_t store_in_cache(CachingInstance& instance, std::span<const std::uint32_t> path,
+                             bool are_copies = false);
   void store_in_pool(std::span<const std::uint32_t> path);
   void hold_source(JobId id, PrefixCache& cache);
   virtual PrefixCache& source_of(JobId id);

@@ -95,7 +95,8 @@ void KvNetwork::receive_copy(JobId id, std::size_t blocks) {
       workload_.tokens_of(job(id), blocks) - workload_.tokens_of(job(id), kv.own_blocks);
   record(id).transferred_tokens += tokens;
   kv.peer_tokens += tokens;
-  const std::size_t held = store_in_cache(instance_of(id), path(id).first(blocks));
+  const std::size_t held =
+      store_in_cache(instance_of(id), path(id).first(blocks), /*are_copies=*/true);
   kv.ready_tokens = std::max(kv.ready_tokens, workload_.tokens_of(job(id), held));
 }
 

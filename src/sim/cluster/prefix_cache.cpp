@@ -4,13 +4,21 @@
 
 namespace cachalot::sim {
 
+void PrefixCache::make_policy() {
+  policy_ = eviction::make_leaf_policy(kind_, 0);
+  if (!copies_first_) return;
+  auto copies = std::make_unique<eviction::CopiesFirst>(std::move(policy_), 0);
+  copies_ = copies.get();
+  policy_ = std::move(copies);
+}
+
 std::size_t PrefixCache::match(std::span<const std::uint32_t> path) const {
   std::size_t held = 0;
   while (held < path.size() && nodes_.find(path[held]) != eviction::kNoNode) ++held;
   return held;
 }
 
-std::size_t PrefixCache::store(std::span<const std::uint32_t> path) {
+std::size_t PrefixCache::store(std::span<const std::uint32_t> path, bool are_copies) {
   std::size_t held = match(path);
   eviction::NodeId tail = held == 0 ? eviction::kNoNode : nodes_.find(path[held - 1]);
   if (tail != eviction::kNoNode) policy_->touch(tail);
@@ -18,6 +26,7 @@ std::size_t PrefixCache::store(std::span<const std::uint32_t> path) {
     const eviction::NodeId node = nodes_.add(path[held]);
     policy_->grow(nodes_.room());
     policy_->insert(node, tail, path[held]);
+    if (are_copies && copies_ != nullptr) copies_->mark_copy(node);
     tail = node;
   }
   return held;
@@ -50,7 +59,7 @@ void PrefixCache::release(std::span<const std::uint32_t> path) {
 
 void PrefixCache::clear() {
   nodes_ = cache_sim::BlockNodes();
-  policy_ = eviction::make_leaf_policy(kind_, 0);
+  make_policy();
   ++generation_;
 }
 

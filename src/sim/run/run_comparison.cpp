@@ -81,6 +81,26 @@ RunFigures figures_of(std::span<const trace::RecordedRequest> recorded) {
                  [&](std::size_t i) -> const trace::RecordedRequest& { return recorded[i]; });
 }
 
+Result<sched::MeasuredRow> row_of(std::span<const trace::RecordedRequest> recorded,
+                                  double tensor_parallel) {
+  const RunFigures figures = figures_of(recorded);
+  const auto requests = static_cast<double>(recorded.size());
+  sched::MeasuredRow row{.tensor_parallel = tensor_parallel,
+                         .concurrency = figures.end_to_end_mean * requests / figures.makespan,
+                         .ttft_s = figures.ttft_mean,
+                         .tpot_s = figures.tpot_mean};
+  for (const trace::RecordedRequest& request : recorded) {
+    row.input_tokens += static_cast<double>(request.input_tokens) / requests;
+    row.output_tokens += static_cast<double>(request.output_tokens) / requests;
+  }
+  if (row.ttft_s > 0 && row.tpot_s > 0 && row.concurrency > 0) return row;
+  return Error::make(
+      Code::kInvalidArgument,
+      "recorded run: TTFT %.3g s, TPOT %.3g s, %.3g requests in flight, expected all "
+      "above 0",
+      row.ttft_s, row.tpot_s, row.concurrency);
+}
+
 RunFigures figures_of(std::span<const trace::RecordedRequest> recorded, const SimulatedRun& run) {
   return figures(recorded, [&](std::size_t i) -> const RequestTimes& { return run.requests[i]; });
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "sched/timing/fitted_model.h"
 #include "sched/timing/timing_model.h"
 #include "sim/engine/engine.h"
 #include "trace/run/recorded_run.h"
@@ -35,6 +36,10 @@ Result<SimulatedRun> simulate_run(std::span<const trace::RecordedRequest> record
                                   const EngineOptions& options, const sched::TimingModel& timing);
 
 RunFigures figures_of(std::span<const trace::RecordedRequest> recorded);
+// The run as one measured point: mean lengths, mean TTFT and TPOT, and the mean number of requests in flight.
+// @errors kInvalidArgument: one of them is 0
+Result<sched::MeasuredRow> row_of(std::span<const trace::RecordedRequest> recorded,
+                                  double tensor_parallel);
 RunFigures figures_of(std::span<const trace::RecordedRequest> recorded, const SimulatedRun& run);
 
 // Relative and signed: 0.05 is 5 % above what was recorded.

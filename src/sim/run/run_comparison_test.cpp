@@ -49,6 +49,20 @@ TEST(RunComparison, FiguresAreThoseOfTheRecordedTimes) {
   EXPECT_DOUBLE_EQ(figures.makespan, 4);
 }
 
+TEST(RunComparison, ARunIsAMeasuredPoint) {
+  const Result<sched::MeasuredRow> row = row_of(recorded(), 2);
+  ASSERT_TRUE(row);
+  EXPECT_DOUBLE_EQ(row->tensor_parallel, 2);
+  EXPECT_DOUBLE_EQ(row->input_tokens, 10);
+  EXPECT_DOUBLE_EQ(row->output_tokens, 2);
+  EXPECT_DOUBLE_EQ(row->concurrency, 1.25);  // 4 s and 1 s of requests in 4 s
+  EXPECT_DOUBLE_EQ(row->ttft_s, 1.5);
+  EXPECT_DOUBLE_EQ(row->tpot_s, 1);
+  auto single = recorded();
+  for (trace::RecordedRequest& request : single) request.output_tokens = 1;
+  EXPECT_FALSE(row_of(single, 2));
+}
+
 TEST(RunComparison, ARunIsReplayedAtItsArrivals) {
   const OneSecond timing;
   const auto run = simulate_run(recorded(), kEngine, timing);

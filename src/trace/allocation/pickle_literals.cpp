@@ -1,5 +1,6 @@
 #include "trace/allocation/pickle_literals.h"
 
+#include <algorithm>
 #include <bit>
 #include <charconv>
 #include <string_view>
@@ -24,6 +25,12 @@ PickleValue text_of(PickleKind kind, std::string_view text) {
 PickleValue float_of(double real) {
   PickleValue value = of_kind(PickleKind::kFloat);
   value.real = real;
+  return value;
+}
+
+PickleValue large_integer(std::uint64_t number) {
+  PickleValue value = of_kind(PickleKind::kLargeInteger);
+  value.large = number;
   return value;
 }
 
@@ -70,18 +77,25 @@ Result<PickleValue> take_decimal(PickleBytes& bytes) {
   if (line.ends_with('L')) line.remove_suffix(1);
   std::int64_t number = 0;
   CACHALOT_TRY_ASSIGN(const bool fits, read_decimal(line, number));
-  return fits ? pickle_integer(number) : of_kind(PickleKind::kLongInteger);
+  if (fits) return pickle_integer(number);
+  std::uint64_t large = 0;
+  if (line.starts_with('-')) return of_kind(PickleKind::kLongInteger);
+  CACHALOT_TRY_ASSIGN(const bool fits_without_sign, read_decimal(line, large));
+  return fits_without_sign ? large_integer(large) : of_kind(PickleKind::kLongInteger);
 }
 
 Result<PickleValue> take_long(PickleBytes& bytes, std::size_t length_width) {
   CACHALOT_TRY_ASSIGN(const std::uint64_t length, bytes.take_unsigned(length_width));
   CACHALOT_TRY_ASSIGN(const std::string_view digits, bytes.take(length));
-  if (digits.size() > 8) return of_kind(PickleKind::kLongInteger);
+  // A ninth byte of 0 says that the number has no sign.
+  const bool is_large = digits.size() == 9 && digits[8] == 0 && (digits[7] & 0x80) != 0;
+  if (digits.size() > 8 && !is_large) return of_kind(PickleKind::kLongInteger);
   const bool is_negative = !digits.empty() && (digits.back() & 0x80) != 0;
   std::uint64_t number = is_negative ? ~std::uint64_t{0} : 0;
-  for (std::size_t i = digits.size(); i-- > 0;) {
+  for (std::size_t i = std::min<std::size_t>(digits.size(), 8); i-- > 0;) {
     number = number << 8 | static_cast<unsigned char>(digits[i]);
   }
+  if (is_large) return large_integer(number);
   return pickle_integer(static_cast<std::int64_t>(number));
 }
 

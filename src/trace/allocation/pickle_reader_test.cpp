@@ -38,6 +38,8 @@ std::string shown(const PickleDocument& document, const PickleValue& value, int 
       return value.integer != 0 ? "True" : "False";
     case PickleKind::kInteger:
       return std::to_string(value.integer);
+    case PickleKind::kLargeInteger:
+      return std::to_string(value.large);
     case PickleKind::kLongInteger:
       return "long";
     case PickleKind::kFloat:
@@ -68,14 +70,22 @@ TEST(PickleReader, ReadsNumbersAsPythonWritesThem) {
   EXPECT_EQ(shown("I00\n."), "False");
   EXPECT_EQ(shown("I-12\n."), "-12");
   EXPECT_EQ(shown("L9223372036854775807L\n."), "9223372036854775807");
-  EXPECT_EQ(shown("L9223372036854775808L\n."), "long");
+  EXPECT_EQ(shown("L9223372036854775808L\n."), "9223372036854775808");
+  EXPECT_EQ(shown("I18446744073709551615\n."), "18446744073709551615");
+  EXPECT_EQ(shown("L18446744073709551616L\n."), "long");
+  EXPECT_EQ(shown("L-9223372036854775809L\n."), "long");
+  using namespace std::string_view_literals;
+  EXPECT_EQ(shown("\x8a\x09\x01\0\0\0\0\0\0\x80\0."sv), "9223372036854775809");
+  EXPECT_EQ(shown("\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\0."sv), "18446744073709551615");
+  EXPECT_EQ(shown("\x8a\x09\x01\0\0\0\0\0\0\x80\x01."sv), "long");
   EXPECT_EQ(shown("\x80\x02K\xff."), "255");
   EXPECT_EQ(shown("\x80\x02M\xff\xff."), "65535");
   EXPECT_EQ(shown("\x80\x02J\xff\xff\xff\xff."), "-1");
   EXPECT_EQ(shown("\x80\x02\x8a\x00."sv), "0");
   EXPECT_EQ(shown("\x80\x02\x8a\x01\xff."), "-1");
   EXPECT_EQ(shown("\x80\x02\x8a\x06\x00\x00\x00\x40\x3a\x7f."sv), std::to_string(0x7f3a40000000));
-  EXPECT_EQ(shown("\x80\x02\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x80\x00."sv), "long");
+  EXPECT_EQ(shown("\x80\x02\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x80\x00."sv),
+            "9223372036854775808");
   EXPECT_EQ(shown("\x80\x02\x8b\x01\x00\x00\x00\x05."sv), "5");
   EXPECT_EQ(shown("F1.5\n."), "1.500000");
   EXPECT_EQ(shown("\x80\x02G\x3f\xf8\x00\x00\x00\x00\x00\x00."sv), "1.500000");

@@ -5,8 +5,9 @@
 namespace cachalot::trace {
 
 const char* pickle_kind_name(PickleKind kind) {
-  constexpr const char* kNames[] = {"None",  "bool", "int",   "int", "float", "str",
-                                    "bytes", "list", "tuple", "set", "dict"};
+  constexpr const char* kNames[] = {"None",  "bool", "int",   "int",  "int beyond 64 bits",
+                                    "float", "str",  "bytes", "list", "tuple",
+                                    "set",   "dict"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

@@ -17,7 +17,8 @@ enum class PickleKind : std::uint8_t {
   kNone,
   kBool,
   kInteger,
-  kLongInteger,  // beyond 64 bits: that it is one is all that is known
+  kLargeInteger,  // of 2^63 to 2^64 - 1: an address, for one
+  kLongInteger,   // beyond 64 bits: that it is one is all that is known
   kFloat,
   kText,
   kBytes,
@@ -27,7 +28,7 @@ enum class PickleKind : std::uint8_t {
   kDict,
 };
 
-// "None", "bool", "int", … as Python says.
+// "None", "bool", "int", … as Python says; "int beyond 64 bits".
 const char* pickle_kind_name(PickleKind kind);
 
 struct PickleValue {
@@ -35,6 +36,7 @@ struct PickleValue {
   std::uint32_t text_bytes = 0;
   union {
     std::int64_t integer = 0;  // of kBool, too
+    std::uint64_t large;
     double real;
     const char* text;
     std::uint64_t container;

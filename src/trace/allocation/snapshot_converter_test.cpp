@@ -103,6 +103,17 @@ TEST(SnapshotConverter, SaysWhatIsNoSnapshot) {
             "device: 0 has no events, expected one that has: none: history was not recorded");
 }
 
+TEST(SnapshotConverter, AddressesHave64BitsWithoutASign) {
+  const std::string address = "L18446744071562067968L\n";  // 2^64 - 2^31
+  const std::string pickle =
+      snapshot(event("alloc", address, "I10\n") + event("free_completed", address, "I10\n"));
+  const Result<PickleDocument> document = parse_pickle({pickle.begin(), pickle.end()});
+  ASSERT_TRUE(document) << document.error().message;
+  Result<ConvertedSnapshot> converted = convert_snapshot(*document, {});
+  ASSERT_TRUE(converted) << converted.error().message;
+  EXPECT_EQ(lines(*converted), "a 1 10\nf 1\n");
+}
+
 TEST(SnapshotConverter, SaysWhichEventCannotBe) {
   const std::string good = event("alloc", "I4096\n", "I10\n");
   EXPECT_EQ(complaint(snapshot(good)), "none");
@@ -112,7 +123,9 @@ TEST(SnapshotConverter, SaysWhichEventCannotBe) {
   EXPECT_EQ(complaint(snapshot(good + free + free)),
             "device_traces[0][2]: addr: 0x1000 is freed twice, expected an alloc between");
   EXPECT_EQ(complaint(snapshot(event("alloc", "Vx\n", "I10\n"))),
-            "device_traces[0][0]: addr: str, expected int");
+            "device_traces[0][0]: addr: str, expected an int below 2^64");
+  EXPECT_EQ(complaint(snapshot(event("alloc", "L18446744073709551616L\n", "I10\n"))),
+            "device_traces[0][0]: addr: int beyond 64 bits, expected an int below 2^64");
   EXPECT_EQ(complaint(snapshot(event("alloc", "I1\n", "I0\n"))),
             "device_traces[0][0]: size: 0, expected at least 1");
   EXPECT_EQ(complaint(snapshot(event("alloc", "I-1\n", "I5\n"))),

@@ -9,6 +9,7 @@
 // Source: github.com/Azure/AzurePublicDataset, AzureLLMInferenceDataset2023.md
 #include <charconv>
 
+#include "trace/request/csv_fields.h"
 #include "trace/request/json_value.h"
 #include "trace/request/request_reader.h"
 
@@ -76,36 +77,24 @@ bool read_time(std::string_view text, double& time_ms) {
   return true;
 }
 
-Result<std::uint64_t> read_tokens(std::string_view text, const char* name) {
-  std::uint64_t tokens = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), tokens);
-  if (problem == std::errc() && end == text.data() + text.size() && !text.empty()) return tokens;
-  return Error::make(Code::kBadInput, "%s: %s is not an unsigned 64-bit integer", name,
-                     shown_text(text).c_str());
-}
-
 class AzureParser final : public LineParser {
  public:
   Result<bool> parse(std::string_view line, Request& request) override {
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.starts_with("TIMESTAMP")) return read_header(line);
-    const std::size_t first = line.find(','), second = line.find(',', first + 1);
-    if (first == std::string_view::npos || second == std::string_view::npos ||
-        line.find(',', second + 1) != std::string_view::npos) {
+    std::string_view fields[3];
+    if (!split_fields(line, fields)) {
       return Error::make(Code::kBadInput, "%s is not three fields between commas, expected %.*s",
                          shown_text(line).c_str(), static_cast<int>(kHeader.size()),
                          kHeader.data());
     }
-    const std::string_view time = line.substr(0, first);
-    if (!read_time(time, request.timestamp_ms)) {
+    if (!read_time(fields[0], request.timestamp_ms)) {
       return Error::make(Code::kBadInput,
                          "TIMESTAMP: %s is no time, expected one like 2023-11-16 18:17:03.9799600",
-                         shown_text(time).c_str());
+                         shown_text(fields[0]).c_str());
     }
-    CACHALOT_TRY_ASSIGN(request.input_tokens,
-                        read_tokens(line.substr(first + 1, second - first - 1), "ContextTokens"));
-    CACHALOT_TRY_ASSIGN(request.output_tokens,
-                        read_tokens(line.substr(second + 1), "GeneratedTokens"));
+    CACHALOT_TRY_ASSIGN(request.input_tokens, csv_integer(fields[1], "ContextTokens"));
+    CACHALOT_TRY_ASSIGN(request.output_tokens, csv_integer(fields[2], "GeneratedTokens"));
     request.hash_ids.clear();
     return true;
   }

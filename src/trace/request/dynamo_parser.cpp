@@ -48,13 +48,7 @@ Result<std::string_view> text_of(const dom::object& object, const char* name) {
 class DynamoParser final : public LineParser {
  public:
   Result<bool> parse(std::string_view line, Request& request) override {
-    dom::element document;
-    const auto error = parser_.parse(line.data(), line.size(), false).get(document);
-    if (error != simdjson::SUCCESS) return not_json(error);
-    dom::object event;
-    if (document.get(event) != simdjson::SUCCESS) {
-      return Error::make(Code::kBadInput, "%s is not an object", shown_value(document).c_str());
-    }
+    CACHALOT_TRY_ASSIGN(dom::object event, object_of_line(parser_, line));
     dom::object wrapped;
     if (event["event"].get(wrapped) == simdjson::SUCCESS) event = wrapped;
     CACHALOT_TRY_ASSIGN(const std::string_view schema, text_of(event, "schema"));

@@ -33,6 +33,26 @@ Error not_json(int error) {
                          : simdjson::error_message(code));
 }
 
+Result<dom::object> object_of_line(dom::parser& parser, std::string_view line) {
+  dom::element document;
+  const auto error = parser.parse(line.data(), line.size(), false).get(document);
+  if (error != simdjson::SUCCESS) {
+    const Error problem = not_json(error);
+    const std::size_t begin = line.find_first_not_of(" \t\r\n");
+    const bool is_csv = begin != std::string_view::npos && line.find(',') != line.npos &&
+                        line[begin] != '{' && line[begin] != '[';
+    if (!is_csv) return problem;
+    return Error::make(
+        Code::kBadInput,
+        "not valid JSON but, it seems, CSV: %s, expected a JSON object or the header "
+        "of an azure or burstgpt trace",
+        shown_text(line).c_str());
+  }
+  dom::object object;
+  if (document.get(object) == simdjson::SUCCESS) return object;
+  return Error::make(Code::kBadInput, "%s is not an object", shown_value(document).c_str());
+}
+
 Result<dom::element> field_of(const dom::object& object, const char* within,
                               std::string_view name) {
   dom::element found;

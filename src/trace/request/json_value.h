@@ -11,6 +11,7 @@
 namespace simdjson::dom {
 class element;
 class object;
+class parser;
 }  // namespace simdjson::dom
 
 namespace cachalot::trace {
@@ -31,6 +32,10 @@ Status read_ids(const simdjson::dom::element& value, const std::string& where,
 // @errors kBadInput
 Result<simdjson::dom::element> field_of(const simdjson::dom::object& object, const char* within,
                                         std::string_view name);
+
+// The object that is a whole line, behind which simdjson may read (LineReader::kPaddingBytes).
+// @errors kBadInput: no JSON, with a word for a line of a CSV file; no object
+Result<simdjson::dom::object> object_of_line(simdjson::dom::parser& parser, std::string_view line);
 
 // What is wrong with a text that simdjson refuses; `error` is its code. Throws std::bad_alloc if it lacked memory, as
 // containers do: the text may be right.

@@ -18,11 +18,12 @@ bool is_blank(std::string_view line) {
 class LineRequests final : public RequestReader {
  public:
   LineRequests(LineReader lines, const std::string& path, std::unique_ptr<LineParser> parser,
-               bool skip_bad_lines)
+               bool skip_bad_lines, bool is_array)
       : lines_(std::move(lines)),
         shown_path_(shown_path(path)),
         parser_(std::move(parser)),
-        skip_bad_lines_(skip_bad_lines) {}
+        skip_bad_lines_(skip_bad_lines),
+        is_array_(is_array) {}
 
   Result<bool> next(Request& request) override {
     while (!file_error_) {
@@ -53,9 +54,9 @@ class LineRequests final : public RequestReader {
   }
 
   Error at_this_line(const Error& error) const {
-    Error placed =
-        Error::make(error.code, "%s:%llu: %s", shown_path_.c_str(),
-                    static_cast<unsigned long long>(lines_.line_number()), error.message);
+    Error placed = Error::make(
+        error.code, is_array_ ? "%s: element %llu: %s" : "%s:%llu: %s", shown_path_.c_str(),
+        static_cast<unsigned long long>(lines_.line_number()), error.message);
     placed.detail = lines_.line_number();
     return placed;
   }
@@ -64,19 +65,21 @@ class LineRequests final : public RequestReader {
   std::string shown_path_;
   std::unique_ptr<LineParser> parser_;
   bool skip_bad_lines_;
+  bool is_array_;
   std::optional<Error> file_error_;
   std::uint64_t skipped_lines_ = 0;
 };
 
 class UndecidedParser final : public LineParser {
  public:
-  explicit UndecidedParser(std::uint64_t block_tokens) : block_tokens_(block_tokens) {}
+  explicit UndecidedParser(const ParserOptions& options) : options_(options) {}
 
   Result<bool> parse(std::string_view line, Request& request) override {
     if (decided_ == nullptr) {
       const std::optional<TraceFormat> format = detect_format(line);
       if (!format || *format == TraceFormat::kWeka) return complaint(line);
-      decided_ = make_line_parser(*format, block_tokens_);
+      if (*format == TraceFormat::kAiperf) return late_sessions();
+      decided_ = make_line_parser(*format, options_);
     }
     return decided_->parse(line, request);
   }
@@ -88,48 +91,58 @@ class UndecidedParser final : public LineParser {
  private:
   static Error complaint(std::string_view line) {
     simdjson::dom::parser parser{LineReader::kMaxLineBytes};
-    simdjson::dom::element document;
-    const auto error = parser.parse(line.data(), line.size(), false).get(document);
-    if (error != simdjson::SUCCESS) return not_json(error);
-    if (!document.is_object()) {
-      return Error::make(Code::kBadInput, "%s is not an object", shown_value(document).c_str());
-    }
+    const Result<simdjson::dom::object> object = object_of_line(parser, line);
+    if (!object) return object.error();
     return Error::make(Code::kBadInput,
-                       "the format cannot be told from these fields, expected those of mooncake, "
-                       "weka, azure or dynamo");
+                       "the format cannot be told from these fields, expected those of one of %s",
+                       trace_format_names(", ").c_str());
   }
 
-  std::uint64_t block_tokens_;
+  // They are read as a whole, which is decided by the beginning of the file.
+  static Error late_sessions() {
+    return Error::make(Code::kBadInput,
+                       "session_id: sessions do not begin at the beginning of the file, expected "
+                       "--trace-format aiperf");
+  }
+
+  ParserOptions options_;
   std::unique_ptr<LineParser> decided_;
 };
 
 }  // namespace
 
-std::unique_ptr<LineParser> make_undecided_parser(std::uint64_t block_tokens) {
-  return std::make_unique<UndecidedParser>(block_tokens);
+std::unique_ptr<LineParser> make_undecided_parser(const ParserOptions& options) {
+  return std::make_unique<UndecidedParser>(options);
 }
 
-std::unique_ptr<LineParser> make_line_parser(TraceFormat format, std::uint64_t block_tokens) {
+std::unique_ptr<LineParser> make_line_parser(TraceFormat format, const ParserOptions& options) {
   switch (format) {
     case TraceFormat::kAzure:
       return make_azure_parser();
+    case TraceFormat::kBurstGpt:
+      return make_burstgpt_parser();
     case TraceFormat::kDynamo:
       return make_dynamo_parser();
     case TraceFormat::kMooncake:
-      return make_mooncake_parser(block_tokens);
+      return make_mooncake_parser(options);
+    case TraceFormat::kBailian:
+      return make_bailian_parser(options);
+    case TraceFormat::kTair:
+      return make_tair_parser(options);
     case TraceFormat::kWeka:
+    case TraceFormat::kAiperf:
     case TraceFormat::kAuto:
       break;
   }
-  return make_undecided_parser(block_tokens);
+  return make_undecided_parser(options);
 }
 
 std::unique_ptr<RequestReader> make_line_reader(std::unique_ptr<ByteSource> source,
                                                 const std::string& path,
                                                 std::unique_ptr<LineParser> parser,
-                                                bool skip_bad_lines) {
+                                                bool skip_bad_lines, bool is_array) {
   return std::make_unique<LineRequests>(LineReader::over(std::move(source), path), path,
-                                        std::move(parser), skip_bad_lines);
+                                        std::move(parser), skip_bad_lines, is_array);
 }
 
 }  // namespace cachalot::trace

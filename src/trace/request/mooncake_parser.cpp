@@ -7,6 +7,7 @@
 
 #include "trace/file/line_reader.h"
 #include "trace/request/json_value.h"
+#include "trace/request/mooncake_fields.h"
 #include "trace/request/request_reader.h"
 
 namespace cachalot::trace {
@@ -14,11 +15,10 @@ namespace {
 
 namespace dom = simdjson::dom;
 
-enum Field : unsigned { kTimestamp, kInputLength, kOutputLength, kHashIds, kFields };
-constexpr const char* kFieldNames[kFields] = {"timestamp", "input_length", "output_length",
-                                              "hash_ids"};
+constexpr const char* kFieldNames[kMooncakeFields] = {"timestamp", "input_length", "output_length",
+                                                      "hash_ids"};
 
-Status read_field(Field field, const dom::element& value, Request& request) {
+Status read_field(MooncakeField field, const dom::element& value, Request& request) {
   const char* const name = kFieldNames[field];
   switch (field) {
     case kTimestamp: {
@@ -35,60 +35,76 @@ Status read_field(Field field, const dom::element& value, Request& request) {
     }
     case kHashIds:
       return read_ids(value, name, request.hash_ids);
-    case kFields:
+    case kMooncakeFields:
       break;
   }
   return {};
 }
 
-Status read_fields(const dom::object& object, Request& request) {
-  unsigned seen = 0;
+// By these other dialects tell that they mean something else by the same fields.
+constexpr const char* kForeignFields[] = {"chat_id", "session_id", "delay"};
+
+Status check_is_mooncake(const dom::object& object) {
   for (const auto& [key, value] : object) {
-    for (unsigned field = 0; field < kFields; ++field) {
-      if (key != kFieldNames[field]) continue;
-      if ((seen >> field & 1u) != 0) {
-        return Error::make(Code::kBadInput, "%s: stands there twice", kFieldNames[field]);
-      }
-      seen |= 1u << field;
-      CACHALOT_TRY(read_field(static_cast<Field>(field), value, request));
+    for (const char* const foreign : kForeignFields) {
+      if (key != foreign) continue;
+      return Error::make(Code::kBadInput,
+                         "%s: unknown in the lines before, so the format is in doubt, expected "
+                         "--trace-format mooncake, aiperf or bailian",
+                         foreign);
     }
-  }
-  for (unsigned field = 0; field < kFields; ++field) {
-    if ((seen >> field & 1u) != 0) continue;
-    return Error::make(Code::kBadInput, "%s: missing", kFieldNames[field]);
   }
   return {};
 }
 
 class MooncakeParser final : public LineParser {
  public:
-  explicit MooncakeParser(std::uint64_t block_tokens) : block_tokens_(block_tokens) {}
+  explicit MooncakeParser(const ParserOptions& options) : options_(options) {}
 
   Result<bool> parse(std::string_view line, Request& request) override {
-    dom::element document;
-    const auto error = parser_.parse(line.data(), line.size(), false).get(document);
-    if (error != simdjson::SUCCESS) return not_json(error);
-    dom::object object;
-    if (document.get(object) != simdjson::SUCCESS) {
-      return Error::make(Code::kBadInput, "%s is not an object", shown_value(document).c_str());
-    }
-    CACHALOT_TRY(read_fields(object, request));
+    CACHALOT_TRY_ASSIGN(const dom::object object, object_of_line(parser_, line));
+    if (!options_.is_named) CACHALOT_TRY(check_is_mooncake(object));
+    CACHALOT_TRY_ASSIGN(const unsigned seen, read_mooncake_fields(object, request));
+    CACHALOT_TRY(check_mooncake_fields(seen));
     CACHALOT_TRY(check_number_of_ids("hash_ids", request.hash_ids.size(), "input_length",
-                                     request.input_tokens, block_tokens_));
+                                     request.input_tokens, options_.checked_tokens()));
     return true;
   }
 
   TraceProperties properties() const override { return {}; }
 
  private:
-  std::uint64_t block_tokens_;
+  ParserOptions options_;
   dom::parser parser_{LineReader::kMaxLineBytes};
 };
 
 }  // namespace
 
-std::unique_ptr<LineParser> make_mooncake_parser(std::uint64_t block_tokens) {
-  return std::make_unique<MooncakeParser>(block_tokens);
+Result<unsigned> read_mooncake_fields(const dom::object& object, Request& request) {
+  unsigned seen = 0;
+  for (const auto& [key, value] : object) {
+    for (unsigned field = 0; field < kMooncakeFields; ++field) {
+      if (key != kFieldNames[field]) continue;
+      if ((seen >> field & 1u) != 0) {
+        return Error::make(Code::kBadInput, "%s: stands there twice", kFieldNames[field]);
+      }
+      seen |= 1u << field;
+      CACHALOT_TRY(read_field(static_cast<MooncakeField>(field), value, request));
+    }
+  }
+  return seen;
+}
+
+Status check_mooncake_fields(unsigned seen, unsigned optional) {
+  for (unsigned field = 0; field < kMooncakeFields; ++field) {
+    if (((seen | optional) >> field & 1u) != 0) continue;
+    return Error::make(Code::kBadInput, "%s: missing", kFieldNames[field]);
+  }
+  return {};
+}
+
+std::unique_ptr<LineParser> make_mooncake_parser(const ParserOptions& options) {
+  return std::make_unique<MooncakeParser>(options);
 }
 
 }  // namespace cachalot::trace

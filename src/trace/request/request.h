@@ -6,6 +6,8 @@
 
 namespace cachalot::trace {
 
+inline constexpr double kMsPerSecond = 1000;
+
 struct Request {
   double timestamp_ms = 0;
   std::uint64_t input_tokens = 0;

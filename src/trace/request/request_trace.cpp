@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "trace/file/byte_source.h"
+#include "trace/file/json_array_source.h"
 #include "trace/request/request_reader.h"
+#include "trace/request/time_check.h"
 
 namespace cachalot::trace {
 
@@ -36,6 +38,7 @@ class RequestTrace::Reader {
     CACHALOT_TRY_ASSIGN(const bool more, read(request));
     if (!more) return end();
     CACHALOT_TRY(check_block_tokens());
+    CACHALOT_TRY(convert_time(request));
     if (synthesizer_) CACHALOT_TRY(synthesizer_->apply(request));
     unsorted_requests_ += requests_ > 0 && request.timestamp_ms < latest_ms_ ? 1 : 0;
     latest_ms_ = request.timestamp_ms;
@@ -73,7 +76,37 @@ class RequestTrace::Reader {
                        static_cast<unsigned long long>(options_.block_tokens));
   }
 
+  // Times that the format itself says are milliseconds already.
+  Status convert_time(Request& request) {
+    const TraceFormat format = reader_->properties().format;
+    if (options_.time_unit_ms == 0) {
+      if (format == TraceFormat::kMooncake && times_.add(request.timestamp_ms)) warn_of_times();
+      return {};
+    }
+    if (format != TraceFormat::kMooncake && format != TraceFormat::kAiperf) {
+      return Error::make(Code::kInvalidArgument,
+                         "%s: given a unit of time, expected none: the format %s says its own",
+                         shown_path_.c_str(), trace_format_name(format));
+    }
+    request.timestamp_ms *= options_.time_unit_ms;
+    return {};
+  }
+
+  void warn_of_times() {
+    const std::optional<std::string> doubt = times_.doubt();
+    if (doubt) warn(shown_path_ + ": " + *doubt);
+  }
+
+  void warn(const std::string& text) const {
+    if (options_.warn && !text.empty()) options_.warn(text);
+  }
+
   Result<bool> end() {
+    if (requests_ > 0 && !has_ended_) {
+      has_ended_ = true;
+      warn_of_times();
+      warn(reader_->assumption());
+    }
     if (requests_ > 0) return false;
     return Error::make(Code::kBadInput, "%s: no request in it (%llu bad lines were skipped)",
                        shown_path_.c_str(),
@@ -86,6 +119,8 @@ class RequestTrace::Reader {
   std::optional<PrefixSynthesizer> synthesizer_;
   std::optional<Result<bool>> ahead_;
   Request ahead_request_;
+  TimeCheck times_;
+  bool has_ended_ = false;
   double latest_ms_ = 0;
   std::uint64_t requests_ = 0;
   std::uint64_t unsorted_requests_ = 0;
@@ -94,21 +129,36 @@ class RequestTrace::Reader {
 Result<RequestTrace> RequestTrace::open(const std::string& path,
                                         const RequestTraceOptions& options) {
   CACHALOT_TRY_ASSIGN(std::unique_ptr<ByteSource> source, ByteSource::open_text(path));
+  auto peeked = std::make_unique<PeekedSource>(std::move(source));
   TraceFormat format = options.format;
   if (format == TraceFormat::kAuto) {
-    auto peeked = std::make_unique<PeekedSource>(std::move(source));
     format = detect_format_of_lines(peeked->beginning()).value_or(TraceFormat::kAuto);
-    source = std::move(peeked);
   }
-  const std::uint64_t checked_tokens =
-      options.block_tokens != 0 ? options.block_tokens : options.default_block_tokens;
-  std::unique_ptr<RequestReader> requests =
-      format == TraceFormat::kWeka
-          ? make_weka_reader(std::move(source), path, options.skip_bad_lines)
-          : make_line_reader(std::move(source), path, make_line_parser(format, checked_tokens),
-                             options.skip_bad_lines);
+  const bool is_array = begins_array(peeked->beginning());
+  source = std::move(peeked);
+  if (is_array) source = std::make_unique<JsonArraySource>(std::move(source), path);
+  const ParserOptions parsing = {.block_tokens = options.block_tokens,
+                                 .default_block_tokens = options.default_block_tokens,
+                                 .is_named = options.format != TraceFormat::kAuto};
+  std::unique_ptr<RequestReader> requests;
+  if (format == TraceFormat::kWeka) {
+    requests = make_weka_reader(std::move(source), path, options.skip_bad_lines);
+  } else if (format == TraceFormat::kAiperf) {
+    if (parsing.checked_tokens() == 0) {
+      return Error::make(Code::kInvalidArgument, "%s: sessions need a number of tokens a block",
+                         shown_path(path).c_str());
+    }
+    requests =
+        make_session_reader(std::move(source), path, parsing, options.skip_bad_lines, is_array);
+  } else {
+    requests = make_line_reader(std::move(source), path, make_line_parser(format, parsing),
+                                options.skip_bad_lines, is_array);
+  }
   auto reader = std::make_unique<Reader>(std::move(requests), path, options);
-  if (format == TraceFormat::kWeka || format == TraceFormat::kDynamo) reader->read_ahead();
+  if (format == TraceFormat::kWeka || format == TraceFormat::kDynamo ||
+      format == TraceFormat::kAiperf) {
+    reader->read_ahead();
+  }
   CACHALOT_TRY(reader->synthesize());
   return RequestTrace(std::move(reader));
 }

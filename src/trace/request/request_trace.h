@@ -4,14 +4,14 @@
 //   Request request;
 //   for (;;) { CACHALOT_TRY_ASSIGN(const bool more, trace->next(request)); if (!more) break; … }
 //
-// The formats (docs/guide/traces.md): Mooncake's JSON lines, WEKA's sessions, Azure's CSV, Dynamo's request
-// trace. Requests come in the order of the file; all formats but WEKA's are read line by line, so that a
-// trace may be larger than memory.
+// The formats: docs/guide/traces.md. Requests come in the order of the file, those of sessions (WEKA, AIPerf) by
+// time. All formats but these two are read line by line, so that a trace may be larger than memory.
 #pragma once
 
 #include <cachalot/result.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,6 +32,11 @@ struct RequestTraceOptions {
   std::uint64_t default_block_tokens = 0;
   // For a trace without ids. @see SyntheticPrefix
   std::optional<SyntheticPrefix> synthetic_prefix = {};
+  // Milliseconds of a unit of the times of mooncake and aiperf traces. 0: they are milliseconds, and a warning says
+  // where they seem to be seconds.
+  double time_unit_ms = 0;
+  // Gets what seems wrong in a right trace, or is assumed of it: a line of text, once for each. May be empty.
+  std::function<void(const std::string&)> warn = {};
 };
 
 // @threads one at a time

@@ -289,8 +289,8 @@ TEST_F(TraceFormats, TheFirstLineThatTellsDecides) {
 
 TEST_F(TraceFormats, AFormatThatCannotBeToldIsAnError) {
   EXPECT_EQ(read("a", R"({"prompt": "x"})").error,
-            "a:1: the format cannot be told from these fields, expected those of mooncake, weka, "
-            "azure or dynamo");
+            "a:1: the format cannot be told from these fields, expected those of one of mooncake, "
+            "weka, azure, dynamo, bailian, burstgpt, aiperf, tair");
   EXPECT_EQ(read("a", "not JSON").error.substr(0, 19), "a:1: not valid JSON");
 }
 
@@ -300,10 +300,11 @@ TEST_F(TraceFormats, ANamedFormatIsNotToldByContent) {
   EXPECT_EQ(read("a", kAzure, {.format = TraceFormat::kMooncake}).error.substr(0, 19),
             "a:1: not valid JSON");
   EXPECT_EQ(*parse_trace_format("weka"), TraceFormat::kWeka);
-  const auto unknown = parse_trace_format("bailian");
+  const auto unknown = parse_trace_format("qwen");
   ASSERT_FALSE(unknown);
   EXPECT_STREQ(unknown.error().message,
-               "trace format: \"bailian\" is none, expected auto, mooncake, weka, azure or dynamo");
+               "trace format: \"qwen\" is none, expected auto, mooncake, weka, azure, dynamo, "
+               "bailian, burstgpt, aiperf, tair");
 }
 
 TEST_F(TraceFormats, AnotherBlockSizeThanTheTraceStatesIsAnError) {

@@ -96,7 +96,6 @@ TEST_F(RequestTraceTest, SaysWhatIsWrongWithEachField) {
        "hash_ids[0]: \"ab?\" is not an unsigned 64-bit integer"},
       {R"({"timestamp":1,"timestamp":1,"input_length":5,"output_length":2,"hash_ids":[3]})",
        "timestamp: stands there twice"},
-      {"[1, 2]", "an array is not an object"},
       {"7", "7 is not an object"},
   };
   for (const auto& [line, expected] : cases) {

@@ -11,7 +11,6 @@
 namespace cachalot::trace {
 namespace {
 
-constexpr double kMsPerS = 1000;
 constexpr std::uint64_t kMostSubagents = 3;
 
 class Random {
@@ -130,7 +129,7 @@ struct TraceGenerator::Impl {
     begin_with(prompts[popular_prompt()], session->context);
     grow(session->context, random.tokens(options.user_tokens));
     push(time_ms, session);
-    push(time_ms + random.exponential() / options.sessions_per_s * kMsPerS, nullptr);
+    push(time_ms + random.exponential() / options.sessions_per_s * kMsPerSecond, nullptr);
   }
 
   std::uint64_t popular_prompt() {
@@ -160,7 +159,7 @@ struct TraceGenerator::Impl {
 
   // What the session does after a request at `time_ms`.
   void go_on(double time_ms, OpenSession* session, std::uint64_t output) {
-    const double done_ms = time_ms + static_cast<double>(output) * options.token_s * kMsPerS;
+    const double done_ms = time_ms + static_cast<double>(output) * options.token_s * kMsPerSecond;
     grow(session->context, output);
     const bool is_subagent = session->parent != nullptr;
     const bool calls_tool = options.kind == LoadKind::kAgentic && !random.chance(1 / options.steps);
@@ -170,13 +169,13 @@ struct TraceGenerator::Impl {
     }
     if (!calls_tool) {
       grow(session->context, random.tokens(options.user_tokens));
-      return push(done_ms + random.exponential() * options.think_s * kMsPerS, session);
+      return push(done_ms + random.exponential() * options.think_s * kMsPerSecond, session);
     }
     if (!is_subagent && random.chance(options.subagent_probability)) {
       return send_subagents(done_ms, session);
     }
     grow(session->context, random.tokens(options.tool_tokens));
-    push(done_ms + random.exponential() * options.tool_s * kMsPerS, session);
+    push(done_ms + random.exponential() * options.tool_s * kMsPerSecond, session);
   }
 
   void send_subagents(double time_ms, OpenSession* parent) {

@@ -25,8 +25,6 @@ namespace {
 
 namespace dom = simdjson::dom;
 
-constexpr double kMsPerSecond = 1000;
-
 Result<dom::array> array_of(const dom::object& object, const char* name) {
   CACHALOT_TRY_ASSIGN(const dom::element value, field_of(object, "", name));
   dom::array array;

@@ -8,11 +8,14 @@
 
 #include "trace/file/line_reader.h"
 #include "trace/request/json_value.h"
+#include "trace/run/client_run.h"
 
 namespace cachalot::trace {
 namespace {
 
 namespace dom = simdjson::dom;
+
+constexpr const char* kFormatNames[] = {"vllm-run", "vllm-bench", "sglang-bench", "aiperf-run"};
 
 Error at_line(const LineReader& lines, const std::string& path, const char* message) {
   return Error::make(Code::kBadInput, "%s:%llu: %s", shown_path(path).c_str(),
@@ -40,8 +43,7 @@ Result<std::uint64_t> tokens_of(const dom::object& object, const char* name) {
   return Error::make(Code::kBadInput, "%s: 0, expected at least 1", name);
 }
 
-Result<RecordedRequest> parse_request(dom::parser& parser, std::string_view line) {
-  CACHALOT_TRY_ASSIGN(const dom::object object, parse_object(parser, line));
+Result<RecordedRequest> parse_request(const dom::object& object) {
   RecordedRequest request;
   CACHALOT_TRY_ASSIGN(request.input_tokens, tokens_of(object, "input_toks"));
   CACHALOT_TRY_ASSIGN(request.output_tokens, tokens_of(object, "output_toks"));
@@ -125,6 +127,47 @@ Result<RunOptions> parse_options(const dom::object& object) {
   return options;
 }
 
+bool has(const dom::object& object, const char* name) {
+  return object[name].error() == simdjson::SUCCESS;
+}
+
+// By the first line of a file.
+Result<RunFormat> format_of(const dom::object& object) {
+  if (has(object, "metadata") && has(object, "metrics")) return RunFormat::kAiperf;
+  if (has(object, "input_lens")) {
+    // Of the two only SGLang's names its data set.
+    return has(object, "dataset_name") ? RunFormat::kSglangBench : RunFormat::kVllmBench;
+  }
+  if (!has(object, "input_toks") && has(object, "request_throughput")) {
+    return Error::make(Code::kBadInput,
+                       "input_lens: missing, expected a run with --save-detailed (vLLM) or "
+                       "--output-details (SGLang)");
+  }
+  return RunFormat::kEngine;
+}
+
+Status add_line(dom::parser& parser, std::string_view line, bool is_first, RecordedRun& run) {
+  std::string text(line);
+  mend_python_numbers(text);
+  CACHALOT_TRY_ASSIGN(const dom::object object, parse_object(parser, text));
+  if (is_first) {
+    CACHALOT_TRY_ASSIGN(run.format, format_of(object));
+  }
+  switch (run.format) {
+    case RunFormat::kAiperf:
+      return add_aiperf_request(object, run);
+    case RunFormat::kVllmBench:
+    case RunFormat::kSglangBench:
+      if (is_first) return add_bench_run(object, run);
+      return Error::make(Code::kBadInput, "another run, expected one a file");
+    case RunFormat::kEngine:
+      break;
+  }
+  CACHALOT_TRY_ASSIGN(const RecordedRequest request, parse_request(object));
+  run.requests.push_back(request);
+  return {};
+}
+
 bool take_number(std::string_view& line, double& value) {
   const auto [end, problem] = std::from_chars(line.data(), line.data() + line.size(), value);
   if (problem != std::errc() || !std::isfinite(value)) return false;
@@ -135,21 +178,37 @@ bool take_number(std::string_view& line, double& value) {
 
 }  // namespace
 
-Result<std::vector<RecordedRequest>> read_recorded_run(const std::string& path) {
+const char* run_format_name(RunFormat format) {
+  return kFormatNames[static_cast<std::size_t>(format)];
+}
+
+Result<RunFormat> parse_run_format(const std::string& name) {
+  for (std::size_t i = 0; i < std::size(kFormatNames); ++i) {
+    if (name == kFormatNames[i]) return static_cast<RunFormat>(i);
+  }
+  return Error::make(Code::kInvalidArgument, "recorded run: \"%.60s\" is no format of one",
+                     name.c_str());
+}
+
+Result<RecordedRun> read_recorded_run(const std::string& path) {
   CACHALOT_TRY_ASSIGN(LineReader lines, LineReader::open(path));
   dom::parser parser{LineReader::kMaxLineBytes};
-  std::vector<RecordedRequest> requests;
+  RecordedRun run;
+  bool is_first = true;
   for (;;) {
     CACHALOT_TRY_ASSIGN(const LineReader::Found found, lines.next());
     if (found == LineReader::Found::kEnd) break;
     if (found == LineReader::Found::kTooLong) return at_line(lines, path, "the line is too long");
     if (lines.line().find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const Result<RecordedRequest> request = parse_request(parser, lines.line());
-    if (!request) return at_line(lines, path, request.error().message);
-    requests.push_back(*request);
+    const Status added = add_line(parser, lines.line(), is_first, run);
+    if (!added) return at_line(lines, path, added.error().message);
+    is_first = false;
   }
+  std::vector<RecordedRequest>& requests = run.requests;
   if (requests.empty()) {
-    return Error::make(Code::kBadInput, "%s: no requests", shown_path(path).c_str());
+    return Error::make(Code::kBadInput,
+                       run.failed == 0 ? "%s: no requests" : "%s: no request that was answered",
+                       shown_path(path).c_str());
   }
   std::stable_sort(
       requests.begin(), requests.end(),
@@ -165,7 +224,7 @@ Result<std::vector<RecordedRequest>> read_recorded_run(const std::string& path) 
     request.first_token_s -= first_queued;
     request.last_token_s -= first_queued;
   }
-  return requests;
+  return run;
 }
 
 Result<RunOptions> read_run_options(const std::string& path) {

@@ -5,7 +5,8 @@
 //
 // One request a line, plain or gzip; times in seconds, arrival on the client's clock, the others on the engine's.
 // Beside it a JSON file of the engine's options, and a CSV file with one row a second.
-// The format is that of LLMServingSim's benchmark of vLLM (github.com/casys-kaist/LLMServingSim).
+// The format is that of LLMServingSim's benchmark of vLLM (github.com/casys-kaist/LLMServingSim). Results of benchmark
+// clients are read, too (client_run.cpp): they say when the client sent a request and got its tokens.
 #pragma once
 
 #include <cachalot/result.h>
@@ -27,10 +28,25 @@ struct RecordedRequest {
   double last_token_s = 0;
 };
 
-// @return requests in the order of arrival, at least one
+// "vllm-run": by the engine; "vllm-bench", "sglang-bench", "aiperf-run": by the client of that benchmark.
+enum class RunFormat { kEngine, kVllmBench, kSglangBench, kAiperf };
+const char* run_format_name(RunFormat format);
+// @errors kInvalidArgument
+Result<RunFormat> parse_run_format(const std::string& name);
+
+struct RecordedRun {
+  RunFormat format = RunFormat::kEngine;
+  std::vector<RecordedRequest> requests;  // in the order of arrival, at least one
+  std::uint64_t failed = 0;               // without an answer, left out
+
+  // False: queued and scheduled are the time at which the client sent the request.
+  bool has_engine_times() const { return format == RunFormat::kEngine; }
+};
+
+// The content tells the format.
 // @errors kInvalidArgument: no such file; kBadInput: "file:line: …": a field is missing or no number, no token of
-//         input or output, or times in the wrong order; kIo
-Result<std::vector<RecordedRequest>> read_recorded_run(const std::string& path);
+//         input or output, times in the wrong order, several runs in a file; kIo
+Result<RecordedRun> read_recorded_run(const std::string& path);
 
 struct RunOptions {
   std::string model;

@@ -35,13 +35,14 @@ TEST_F(RecordedRunTest, TimesCountFromTheFirstArrivalAndTheFirstQueuedTime) {
                                        "\"queued_ts\": 100, \"scheduled_ts\": 100.5, "
                                        "\"first_token_ts\": 102, \"last_token_ts\": 110")));
   ASSERT_TRUE(requests.ok()) << requests.error().message;
-  ASSERT_EQ(requests->size(), 2u);
-  EXPECT_EQ((*requests)[0].input_tokens, 5u);
-  EXPECT_DOUBLE_EQ((*requests)[0].arrival_s, 0);
-  EXPECT_DOUBLE_EQ((*requests)[0].scheduled_s, 0.5);
-  EXPECT_DOUBLE_EQ((*requests)[1].arrival_s, 1.5);
-  EXPECT_DOUBLE_EQ((*requests)[1].queued_s, 1);
-  EXPECT_DOUBLE_EQ((*requests)[1].last_token_s, 4);
+  const std::vector<RecordedRequest>& all = requests->requests;
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].input_tokens, 5u);
+  EXPECT_DOUBLE_EQ(all[0].arrival_s, 0);
+  EXPECT_DOUBLE_EQ(all[0].scheduled_s, 0.5);
+  EXPECT_DOUBLE_EQ(all[1].arrival_s, 1.5);
+  EXPECT_DOUBLE_EQ(all[1].queued_s, 1);
+  EXPECT_DOUBLE_EQ(all[1].last_token_s, 4);
 }
 
 TEST_F(RecordedRunTest, BrokenLinesAreNamed) {

@@ -59,7 +59,7 @@ Verdict Commits::commit(std::uint32_t client, const CommitItem& item, Chain& cha
   }
   const std::uint32_t block = item.use.block;
   if (item.length == 0 || item.length > access_.geometry.block_bytes ||
-      (item.flags & ~std::uint32_t{kEntryHasChecksum}) != 0) {
+      (item.flags & ~(kEntryHasChecksum | kItemIsCopy)) != 0) {
     ++counters_[KeeperCounter::kInvalidCommits];
     return reject(client, block, Verdict::kBadItem);
   }
@@ -101,11 +101,11 @@ void Commits::publish(std::uint32_t client, const CommitItem& item, const Chain&
   record.length = item.length;
   record.slot = slot;
   record.parent = chain.parent;
-  record.flags = static_cast<std::uint16_t>(item.flags);
+  record.flags = static_cast<std::uint16_t>(item.flags & ~kItemIsCopy);
   base::reach(FailPoint::kCommitChecked);
   blocks_.publish(block, chain.namespace_id);
   sessions_.drop_granted(client);
-  evictor_.enter(block, chain.parent);
+  evictor_.enter(block, chain.parent, (item.flags & kItemIsCopy) != 0);
   directory_.publish(block);
   ++counters_[KeeperCounter::kCommits];
 }

@@ -33,6 +33,7 @@ class Dispatcher final : public rpc::RequestHandler {
   void on_requests(std::uint32_t client, std::span<const rpc::Message> messages) override;
 
   void set_storage_desk(StorageDesk* desk) { storage_desk_ = desk; }
+  void set_max_grants(std::uint32_t max_grants) { grants_.set_max_grants(max_grants); }
 
   // True once a client has asked the keeper to end.
   bool stop_requested() const { return stop_requested_; }

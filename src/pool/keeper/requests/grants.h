@@ -28,6 +28,8 @@ class Grants {
         server_(server),
         counters_(counters) {}
 
+  void set_max_grants(std::uint32_t max_grants) { max_grants_ = max_grants; }
+
   void serve_grant(std::uint32_t client, const rpc::RequestHead& head);
   void serve_give_back(std::uint32_t client, const rpc::Message& message);
 

@@ -4,6 +4,10 @@
         {"type": "CachalotTier", "module_path": "cachalot.connectors.vllm.tier", "pool": "/dev/shm/kv"}]}
 """
 
-from cachalot.connectors.vllm.tier.cachalot_tier import CachalotTier
+from cachalot.connectors.vllm import require_vllm
+
+require_vllm()
+
+from cachalot.connectors.vllm.tier.cachalot_tier import CachalotTier  # noqa: E402
 
 __all__ = ["CachalotTier"]

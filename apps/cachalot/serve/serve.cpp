@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -17,46 +16,24 @@
 #include <utility>
 
 #include "base/log.h"
-#include "client_flags.h"
+#include "base/log_format.h"
 #include "command.h"
 #include "creation.h"
-#include "event_flags.h"
-#include "eviction/policy_kind.h"
+#include "flag_file.h"
+#include "hangup.h"
 #include "os/limits.h"
 #include "os/process.h"
 #include "output.h"
 #include "pool/making.h"
 #include "pool/sizing.h"
-#include "pool_flags.h"
 #include "ready_notice.h"
+#include "serve_flags.h"
 #include "serve_metrics.h"
+#include "serve_reread.h"
 #include "serve_storage.h"
-#include "values.h"
 
 namespace cachalot::apps {
 namespace {
-
-struct ServeOptions {
-  Paths paths;
-  bool create = false;
-  bool allow_foreign_pool = false;
-  GeometryFlags geometry;
-  std::string policy = "lru";
-  std::uint64_t ttl_s = 0;
-  std::vector<std::string> pins, priorities;
-  std::uint32_t max_grants = 256;
-  std::uint64_t suspect_after_ms = pool::KeeperOptions{}.suspect_after_ns / 1'000'000;
-  EventFlags events;
-  bool standby = false;
-  bool take_over = false;
-  std::string log_level = "warn";
-  std::string metrics;
-  std::string json;
-  StorageFlags storage;
-  PeerFlags peers;
-};
-
-constexpr std::array kLogLevels = {"debug", "info", "warn", "error", "off"};
 
 // Set by signals; a handler can reach nothing but a variable of the program.
 std::atomic<bool> stop_requested{false};
@@ -77,7 +54,12 @@ void on_signal(int) {
 // What the pool and storage hold survives it, as it survives a kill.
 void on_late_end(int) {
   constexpr char kLine[] = "cachalot: serve: a thread has not ended 5 s after the stop: exits\n";
-  (void)!::write(STDERR_FILENO, kLine, sizeof kLine - 1);
+  constexpr char kJsonLine[] =
+      "{\"level\":\"error\",\"origin\":\"serve\",\"message\":\"a thread has not ended 5 s after "
+      "the stop: exits\"}\n";
+  const bool is_json = base::log_format() == base::LogFormat::kJson;
+  (void)!::write(STDERR_FILENO, is_json ? kJsonLine : kLine,
+                 (is_json ? sizeof kJsonLine : sizeof kLine) - 1);
   ::_exit(kExitFault);
 }
 
@@ -103,12 +85,6 @@ void print_now(std::FILE* out, const std::string& line) {
   if (written || written.error().os_error != EPIPE) return;
   __fpurge(out);
   std::clearerr(out);
-}
-
-base::LogLevel log_level_of(const std::string& name) {
-  std::size_t level = 0;
-  while (level + 1 < kLogLevels.size() && name != kLogLevels[level]) ++level;
-  return static_cast<base::LogLevel>(level);
 }
 
 // A keeper that is started again finds the pool it made the first time; it must be the one that
@@ -145,13 +121,13 @@ Status check_same(const pool::Geometry& wanted, const pool::Geometry& found, con
 }
 
 // Opens a pool that another process may be making just now.
-Result<pool::Pool> open_when_made(const ServeOptions& options) {
+Result<pool::Pool> open_when_made(const ServeFlags& options) {
   constexpr std::uint32_t kPatienceMs = 2000;
   return pool::open_when_made(options.paths, {.allow_foreign = options.allow_foreign_pool},
                               kPatienceMs);
 }
 
-Result<pool::Pool> create_or_open(const ServeOptions& options) {
+Result<pool::Pool> create_or_open(const ServeFlags& options) {
   if (!options.create && options.standby) return open_when_made(options);
   if (!options.create)
     return pool::Pool::open(options.paths, {.allow_foreign = options.allow_foreign_pool});
@@ -174,7 +150,7 @@ Result<pool::Pool> create_or_open(const ServeOptions& options) {
 
 // Whether a standby goes on waiting after this error of create_or_open(). A file may come, and be finished,
 // between that and a look at it: a missing one is an error where the first device's was there before.
-bool may_come(const ServeOptions& options, Code code, pool::Making making, bool was_there) {
+bool may_come(const ServeFlags& options, Code code, pool::Making making, bool was_there) {
   const bool is_absent = making == pool::Making::kAbsent;
   if (code == Code::kBusy) return !(options.create && is_absent);
   return code == Code::kNotFound && !options.create && (is_absent || !was_there);
@@ -182,7 +158,7 @@ bool may_come(const ServeOptions& options, Code code, pool::Making making, bool 
 
 // The pool of a standby, which may begin before the keeper that makes it: waited for without an end, and
 // said so. Nothing where a signal came first.
-Result<std::optional<pool::Pool>> wait_for_pool(const ServeOptions& options) {
+Result<std::optional<pool::Pool>> wait_for_pool(const ServeFlags& options) {
   constexpr auto kPause = std::chrono::milliseconds(10);
   bool is_told = false, was_there = false;
   while (!stop_requested.load(std::memory_order_relaxed)) {
@@ -201,7 +177,7 @@ Result<std::optional<pool::Pool>> wait_for_pool(const ServeOptions& options) {
   return std::optional<pool::Pool>();
 }
 
-Status announce(const ServeOptions& options, const pool::Pool& pool, pool::PoolKeeper& keeper,
+Status announce(const ServeFlags& options, const pool::Pool& pool, pool::PoolKeeper& keeper,
                 Output& json) {
   const pool::Geometry& geometry = pool.access().geometry;
   const std::uint32_t epoch = keeper.keeper().epoch();
@@ -241,58 +217,7 @@ Result<std::optional<pool::PoolKeeper>> stand_by(pool::Pool& pool,
   return std::optional<pool::PoolKeeper>();
 }
 
-// "NAMESPACE:KEY", or a key of the namespace that other commands use unless told otherwise.
-Result<pool::PinnedBlock> parse_pin(const std::string& text) {
-  const std::size_t colon = text.rfind(':');
-  const std::string fingerprint =
-      colon == std::string::npos ? ClientFlags{}.fingerprint : text.substr(0, colon);
-  const std::string key = colon == std::string::npos ? text : text.substr(colon + 1);
-  if (fingerprint.empty() || key.empty()) {
-    return Error::make(Code::kInvalidArgument, "--pin: \"%.120s\", expected NAMESPACE:KEY or KEY",
-                       text.c_str());
-  }
-  CACHALOT_TRY_ASSIGN(const BlockHash hash, parse_key(key, fingerprint));
-  return pool::PinnedBlock{block_hash::make_namespace(fingerprint).digest, hash};
-}
-
-// "NAMESPACE=N".
-Result<pool::NamespacePriority> parse_priority(const std::string& text) {
-  const std::size_t equals = text.rfind('=');
-  const std::string number = equals == std::string::npos ? "" : text.substr(equals + 1);
-  if (equals == 0 || number.size() != 1 || number[0] < '0' || number[0] > '7') {
-    return Error::make(
-        Code::kInvalidArgument,
-        "--priority: \"%.120s\", expected NAMESPACE=N with N from 0 (evicted first) to 7",
-        text.c_str());
-  }
-  return pool::NamespacePriority{block_hash::make_namespace(text.substr(0, equals)).digest,
-                                 static_cast<std::uint32_t>(number[0] - '0')};
-}
-
-Result<pool::KeeperOptions> keeper_options_of(const ServeOptions& options) {
-  pool::KeeperOptions keeper_options;
-  keeper_options.policy = options.policy;
-  keeper_options.ttl_ns = options.ttl_s * 1'000'000'000;
-  keeper_options.max_grants = options.max_grants;
-  keeper_options.suspect_after_ns = options.suspect_after_ms * 1'000'000;
-  for (const std::string& text : options.pins) {
-    CACHALOT_TRY_ASSIGN(const pool::PinnedBlock pin, parse_pin(text));
-    keeper_options.pins.push_back(pin);
-  }
-  for (const std::string& text : options.priorities) {
-    CACHALOT_TRY_ASSIGN(const pool::NamespacePriority priority, parse_priority(text));
-    for (const pool::NamespacePriority& other : keeper_options.priorities) {
-      if (!(other.namespace_digest == priority.namespace_digest)) continue;
-      return Error::make(Code::kInvalidArgument,
-                         "--priority: \"%.120s\": the namespace is named twice", text.c_str());
-    }
-    keeper_options.priorities.push_back(priority);
-  }
-  CACHALOT_TRY(keeper_options.check());
-  return keeper_options;
-}
-
-Result<std::optional<pool::PoolKeeper>> become_keeper(const ServeOptions& options, pool::Pool& pool,
+Result<std::optional<pool::PoolKeeper>> become_keeper(const ServeFlags& options, pool::Pool& pool,
                                                       const pool::KeeperOptions& keeper_options) {
   if (options.standby) {
     print_now(human_output(options.json), "standby pid=" + std::to_string(os::own_pid()) +
@@ -313,8 +238,9 @@ struct StorageEnds {
   ~StorageEnds() { storage.end(); }
 };
 
-Status serve(ServeOptions& options, pool::Pool& pool, const pool::KeeperOptions& keeper_options,
-             node::MetricsServer* metrics, ServedStorage& storage, Output& json) {
+Status serve(ServeFlags& options, pool::Pool& pool, const pool::KeeperOptions& keeper_options,
+             node::MetricsServer* metrics, ServedStorage& storage, NewLimits& limits,
+             Output& json) {
   CACHALOT_TRY_ASSIGN(std::optional<pool::PoolKeeper> keeper,
                       of_pool(options.paths, become_keeper(options, pool, keeper_options)));
   if (!keeper) return {};
@@ -330,6 +256,7 @@ Status serve(ServeOptions& options, pool::Pool& pool, const pool::KeeperOptions&
   const std::unique_ptr<events::Publisher> publisher = options.events.start(pool, keeper->keeper());
   const auto now_and_then = [&] {
     storage.join_when_ready();
+    limits.take(keeper->keeper());
     return pool.check_still_there();
   };
   const Status ended = keeper->run(stop_requested, now_and_then);
@@ -341,9 +268,27 @@ Status serve(ServeOptions& options, pool::Pool& pool, const pool::KeeperOptions&
   return {};
 }
 
-Status serve(ServeOptions& options) {
-  CACHALOT_TRY_ASSIGN(const pool::KeeperOptions keeper_options, keeper_options_of(options));
-  base::set_log_level(log_level_of(options.log_level));
+// What --check-config does: reads all flags, and opens and makes nothing.
+Status check(ServeFlags& options) {
+  CACHALOT_TRY(options.keeper_options());
+  CACHALOT_TRY(options.events.open(true));
+  if (!options.metrics.empty())
+    CACHALOT_TRY(node::parse_listen_address("--metrics", options.metrics));
+  if (options.create) {
+    CACHALOT_TRY_ASSIGN(const pool::Geometry geometry,
+                        make_geometry(options.geometry, options.paths));
+    CACHALOT_TRY(options.storage.check_holds_a_block(geometry.block_bytes));
+  }
+  CACHALOT_TRY(
+      ServedStorage(options.storage, options.peers).prepare(ServedStorage::Keeper::kStandsBy));
+  std::fprintf(human_output(options.json), "ok\n");
+  return {};
+}
+
+Status serve(ServeFlags& options) {
+  options.set_log();
+  if (options.check_config) return check(options);
+  CACHALOT_TRY_ASSIGN(const pool::KeeperOptions keeper_options, options.keeper_options());
   (void)os::raise_descriptor_limit();  // segments of storage, subscribers, scrapes
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
   CACHALOT_TRY(options.events.open(options.standby || options.take_over));
@@ -357,101 +302,48 @@ Status serve(ServeOptions& options) {
   CACHALOT_TRY(storage.prepare(options.standby     ? ServedStorage::Keeper::kStandsBy
                                : options.take_over ? ServedStorage::Keeper::kTakesOver
                                                    : ServedStorage::Keeper::kFirst));
-  if (options.standby) {
+  NewLimits limits;
+  std::optional<OnHangup> on_hangup;
+  const auto begin_signals = [&] {
     end_on_signals();
+    if (!flag_file_of(*options.command).empty())
+      on_hangup.emplace([reread = std::make_shared<ServeReread>(options, limits)] { (*reread)(); });
+  };
+  if (options.standby) {
+    begin_signals();
     CACHALOT_TRY_ASSIGN(std::optional<pool::Pool> pool, wait_for_pool(options));
-    return pool ? serve(options, *pool, keeper_options, metrics.get(), storage, json) : Status();
+    return pool ? serve(options, *pool, keeper_options, metrics.get(), storage, limits, json)
+                : Status();
   }
   CACHALOT_TRY_ASSIGN(pool::Pool pool, create_or_open(options));
   CACHALOT_TRY(options.storage.check_holds_a_block(pool.access().geometry.block_bytes));
-  end_on_signals();
-  return serve(options, pool, keeper_options, metrics.get(), storage, json);
+  begin_signals();
+  return serve(options, pool, keeper_options, metrics.get(), storage, limits, json);
 }
 
-int run_serve(ServeOptions& options) {
+int run(ServeFlags& options) {
   const Status status = serve(options);
-  return status ? kExitDone : fail(status.error());
+  return status ? kExitDone : fail(with_flag_file(*options.command, status.error()));
 }
 
 }  // namespace
 
 void add_serve(Command& app, Chosen& chosen) {
-  auto options = std::make_shared<ServeOptions>();
+  auto options = std::make_shared<ServeFlags>();
   Command* const command = app.add_subcommand(
       "serve",
       "runs the keeper of a pool in the foreground, until SIGINT, SIGTERM or `cachalot stop`");
-  add_pool_flag(*command, options->paths);
-  Flag* const create = command->add_flag(
-      "--create", options->create,
-      "create the pool if it does not exist; an existing pool must have this geometry");
-  add_foreign_flag(*command, options->allow_foreign_pool);
-  command
-      ->add_option(
-          "--policy", options->policy,
-          "which blocks are evicted when the pool is full: " + eviction::pool_policy_names())
-      ->type_name(eviction::pool_policy_names("|"))
-      ->capture_default_str();
-  command
-      ->add_option(
-          "--ttl", options->ttl_s,
-          "evict blocks that were not used for this time, even if the pool is not full; 0: never")
-      ->type_name("SECONDS")
-      ->transform(number(0, 1'000'000'000))
-      ->capture_default_str();
-  command
-      ->add_option(
-          "--pin", options->pins,
-          "a block that is never evicted once it is stored, nor its prefix; repeatable. KEY: as "
-          "for `cachalot lookup`, without a colon; without NAMESPACE: of `default`")
-      ->type_name("NAMESPACE:KEY");
-  command
-      ->add_option("--priority", options->priorities,
-                   "0 to 7: blocks of namespaces of lower priority are evicted first; default of "
-                   "all others: " +
-                       std::to_string(pool::KeeperOptions::kDefaultPriority) + "; repeatable")
-      ->type_name("NAMESPACE=N");
-  command
-      ->add_option("--max-grants", options->max_grants,
-                   "limit of blocks that one client holds in advance")
-      ->type_name("N")
-      ->transform(number(1, 1u << 20))
-      ->capture_default_str();
-  command
-      ->add_option("--suspect-after", options->suspect_after_ms,
-                   "after this time without heartbeats a client is suspected, and its blocks are "
-                   "quarantined; 0: never")
-      ->type_name("MS")
-      ->transform(number(0, 86'400'000))
-      ->capture_default_str();
-  options->events.add(*command);
-  Flag* const standby = command->add_flag("--standby", options->standby,
-                                          "wait until the pool has no live keeper, then take over");
-  command
-      ->add_flag("--take-over", options->take_over,
-                 "take over even from a live keeper, if it hangs")
-      ->excludes(standby);
-  add_metrics_flag(*command, options->metrics);
-  add_storage_flags(*command, options->storage);
-  add_peer_flags(*command, options->peers);
-  command->add_option("--log-level", options->log_level, "log on stderr")
-      ->type_name("NAME")
-      ->check(one_of(std::vector<std::string>(kLogLevels.begin(), kLogLevels.end())))
-      ->capture_default_str();
-  command
-      ->add_option("--json", options->json,
-                   "write the ready line as JSON to FILE, or to stdout for -")
-      ->type_name("FILE");
-  add_geometry_flags(*command, options->geometry);
-  for (Flag* option : command->get_options()) {
-    if (option->get_group() == "Geometry") option->needs(create);
-  }
+  add_serve_flags(*command, *options);
   command->footer(
       "Example: cachalot serve --pool /dev/shm/kv --create --block-bytes 64KiB --capacity 1GiB\n"
       "         cachalot serve --pool /dev/shm/kv --metrics 127.0.0.1:9464\n"
       "         cachalot serve --pool /dev/shm/kv --kv-events tcp://*:5557 --kv-events-replay "
       "tcp://*:5558\n"
       "         cachalot serve --pool /dev/shm/kv --storage file:/ssd/kv --storage-capacity 1TiB");
-  command->callback([options, &chosen] { chosen.run = [options] { return run_serve(*options); }; });
+  command->callback([options, &chosen] {
+    options->arguments = chosen.arguments;
+    chosen.run = [options] { return run(*options); };
+  });
 }
 
 }  // namespace cachalot::apps

@@ -1,13 +1,18 @@
 #include "serve_metrics.h"
 
+#include <nlohmann/json.hpp>
 #include <utility>
+
+#include "output.h"
+#include "pool_report.h"
 
 namespace cachalot::apps {
 
 void add_metrics_flag(Command& command, std::string& address) {
   command
       .add_option("--metrics", address,
-                  "counters of the pool for Prometheus, over HTTP: GET /metrics, GET /health. "
+                  "counters of the pool for Prometheus, over HTTP: GET /metrics, /livez, /readyz, "
+                  "/status (as `pool info --json`), /version. "
                   ":PORT: all addresses; port 0: a free one, which the ready line names")
       ->type_name("HOST:PORT");
 }
@@ -19,6 +24,7 @@ Result<Metrics> listen_for_metrics(std::string& address, const Paths& paths) {
   Result<Metrics> server = node::MetricsServer::listen(parsed, paths[0]);
   if (!server) return Error::make(server.error().code, "--metrics: %s", server.error().message);
   address = (*server)->address().text();
+  (*server)->show_status([](const pool::Pool& pool) { return json_line(describe_pool(pool)); });
   return server;
 }
 

@@ -74,6 +74,12 @@ Status ServedStorage::prepare(Keeper role) {
     CACHALOT_TRY(storage::check_backend(uri, flags_.secrets()));
   backends_.resize(flags_.uris.size());
   if (role == Keeper::kStandsBy) return {};
+  if (peer_flags_.is_given() &&
+      role == Keeper::kFirst) {  // a keeper that is taken over from listens there
+    const Status listens = node::Peers::check_listen(peers_options_);
+    if (!listens)
+      return Error::make(listens.error().code, "--peer-listen: %s", listens.error().message);
+  }
   for (std::size_t i = 0; i < backends_.size(); ++i) {
     Result<std::unique_ptr<storage::Backend>> opened =
         storage::open_backend(flags_.uris[i], flags_.secrets());

@@ -1,0 +1,88 @@
+#include "miss_report.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "pool_flags.h"
+
+namespace cachalot::apps {
+namespace {
+
+using Json = nlohmann::json;
+
+std::uint64_t number_if_any(const Json& values, const char* name) {
+  return values.value(name, std::uint64_t{0});
+}
+
+void add_cause(Json& causes, const char* cause, const std::string& detail) {
+  if (!detail.empty()) causes.push_back({{"cause", cause}, {"detail", detail}});
+}
+
+// The parts that are not 0: "3 expired, 8 for capacity".
+std::string counted(const Json& values,
+                    std::initializer_list<std::pair<const char*, const char*>> parts) {
+  std::string text;
+  for (const auto& [name, what] : parts) {
+    const std::uint64_t count = number_if_any(values, name);
+    if (count != 0) text += (text.empty() ? "" : ", ") + grouped(count) + " " + what;
+  }
+  return text;
+}
+
+std::string down_source(const Json& description) {
+  const Json& storage = description["storage"];
+  if (storage.is_null() || description["keeper"]["state"] == "none") return "";
+  if (!storage["in_use"].get<bool>()) return "the storage is out of use";
+  if (storage.contains("peers") && storage["peers"] == 0) return "no other host is connected";
+  return "";
+}
+
+std::string other_namespaces(const Json& description) {
+  if (!description.contains("namespaces")) return "";
+  for (const Json& one : description["namespaces"]) {
+    if (!one.contains("differs_from")) continue;
+    std::string parts;
+    for (const Json& part : one["differs_from"]["in"])
+      parts += (parts.empty() ? "" : ", ") + part.get<std::string>();
+    return "namespaces " + one["id"].dump() + " and " + one["differs_from"]["id"].dump() +
+           " share no block: they differ in " + parts;
+  }
+  return "";
+}
+
+}  // namespace
+
+Json describe_misses(const Json& description) {
+  const Json& totals = description["totals"];
+  const std::uint64_t asked = number_if_any(totals, "prompt_blocks"),
+                      used = number_if_any(totals, "used_blocks");
+  const std::uint64_t missed = asked - std::min(asked, used);
+  Json causes = Json::array();
+  if (number_if_any(totals, "prompts") == 0 && !description["attached"].empty())
+    add_cause(causes, "short_prompt", "no prompt has asked for a block: each was shorter than one");
+  if (missed != 0) {
+    add_cause(causes, "source_down", down_source(description));
+    add_cause(causes, "other_namespace", other_namespaces(description));
+  }
+  if (missed != 0 && description.contains("counters")) {
+    const Json& counters = description["counters"];
+    add_cause(causes, "not_stored",
+              counted(counters, {{"no_space_commits", "blocks found no room"},
+                                 {"no_parent_commits", "came without their parent"},
+                                 {"invalid_commits", "were not valid"},
+                                 {"no_space_grants", "requests for blocks found no room"},
+                                 {"no_space_namespaces", "namespaces found no room"}}));
+    add_cause(causes, "evicted",
+              counted(counters, {{"capacity_evictions", "blocks evicted because the pool is full"},
+                                 {"expired_blocks", "expired (--ttl)"},
+                                 {"bucket_evictions", "evicted because the directory is full"},
+                                 {"requested_evictions", "evicted on request"}}));
+  }
+  if (missed != 0 && causes.empty())
+    add_cause(causes, "never_stored",
+              "nothing was evicted, refused or kept apart: prompts were new");
+  return {{"missed_blocks", missed}, {"causes", causes}};
+}
+
+}  // namespace cachalot::apps

@@ -1,0 +1,19 @@
+// The pools of a machine, found by their first bytes.
+#pragma once
+
+#include <string>
+#include <vector>
+#include "flags.h"
+
+#include "command.h"
+
+namespace cachalot::apps {
+
+// First devices of pools among the regular files of a folder, in the order of their names. What cannot be read is left out.
+std::vector<std::string> find_pools(const std::string& folder);
+
+inline constexpr const char* kPoolFolder = "/dev/shm";
+
+void add_pool_list(Command& pool, Chosen& chosen);  // `pool` is the command above
+
+}  // namespace cachalot::apps

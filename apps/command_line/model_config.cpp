@@ -1,0 +1,105 @@
+#include "model_config.h"
+
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+namespace cachalot::apps {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMostBytes = std::size_t{16} << 20;
+
+Result<json> read_json(const std::string& file) {
+  std::ifstream input(file, std::ios::binary);
+  if (!input) return Error::from_errno(errno, "%.200s: opening", file.c_str());
+  std::string text(kMostBytes + 1, '\0');
+  input.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(input.gcount()));
+  json config = json::parse(text, nullptr, false);
+  if (config.is_object() && text.size() <= kMostBytes) return config;
+  return Error::make(Code::kBadInput,
+                     "%.200s: is no JSON object of at most 16 MiB, expected a model's config.json",
+                     file.c_str());
+}
+
+std::optional<std::uint32_t> find_number(const json& config, const char* name) {
+  const auto found = config.find(name);
+  if (found == config.end() || !found->is_number_unsigned()) return {};
+  const auto number = found->get<std::uint64_t>();
+  if (number > 0xffffffff) return {};
+  return static_cast<std::uint32_t>(number);
+}
+
+std::string dtype_of(const json& config) {
+  for (const char* name : {"dtype", "torch_dtype"}) {
+    const auto found = config.find(name);
+    if (found == config.end() || !found->is_string()) continue;
+    const auto text = found->get<std::string>();
+    if (text == "float32") return "f32";
+    if (text == "float16") return "f16";
+  }
+  return "bf16";
+}
+
+// The first layer that keeps something else than keys and values; empty: there is none.
+std::string other_layer(const json& config) {
+  const auto types = config.find("layer_types");
+  if (types == config.end() || !types->is_array()) return "";
+  for (const json& type : *types) {
+    const std::string name = type.is_string() ? type.get<std::string>() : type.dump();
+    if (name != "full_attention" && name != "sliding_attention" && name != "chunked_attention")
+      return name;
+  }
+  return "";
+}
+
+}  // namespace
+
+bool is_model_path(const std::string& text) {
+  return text.find('/') != std::string::npos || text.ends_with(".json");
+}
+
+Result<std::string> read_model_config(const std::string& path) {
+  std::error_code ignored;
+  const std::string file =
+      std::filesystem::is_directory(path, ignored) ? path + "/config.json" : path;
+  CACHALOT_TRY_ASSIGN(const json whole, read_json(file));
+  // Of a model that also takes images.
+  const auto text = whole.find("text_config");
+  const json& config = text != whole.end() && text->is_object() ? *text : whole;
+  if (const std::string other = other_layer(config); !other.empty()) {
+    return Error::make(Code::kUnsupported,
+                       "%.160s: has layers of %.40s, whose blocks the engine alone can size: start "
+                       "it once, its log says how many bytes a block has",
+                       file.c_str(), other.c_str());
+  }
+  const auto of_config = [&](const char* name) { return find_number(config, name); };
+  const auto layers = of_config("num_hidden_layers");
+  const std::string end = ",dtype=" + dtype_of(config.contains("torch_dtype") ? config : whole);
+  const std::string begin = layers ? "layers=" + std::to_string(*layers) : "";
+  const auto rank = of_config("kv_lora_rank"), rope = of_config("qk_rope_head_dim");
+  if (layers && rank && rope) {
+    return begin + ",kv_lora_rank=" + std::to_string(*rank) +
+           ",qk_rope_head_dim=" + std::to_string(*rope) + end;
+  }
+  const auto heads = of_config("num_attention_heads"), width = of_config("hidden_size");
+  auto kv_heads = of_config("num_key_value_heads"), head_dim = of_config("head_dim");
+  if (!kv_heads) kv_heads = heads;
+  if (!head_dim && heads && width && *heads != 0) head_dim = *width / *heads;
+  if (layers && kv_heads && head_dim) {
+    return begin + ",kv_heads=" + std::to_string(*kv_heads) +
+           ",head_dim=" + std::to_string(*head_dim) + end;
+  }
+  return Error::make(Code::kBadInput,
+                     "%.200s: expected num_hidden_layers, and num_key_value_heads and head_dim, or "
+                     "kv_lora_rank and qk_rope_head_dim",
+                     file.c_str());
+}
+
+}  // namespace cachalot::apps

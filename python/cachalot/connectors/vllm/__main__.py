@@ -1,0 +1,42 @@
+"""Prints the `cachalot serve` line of a pool for a model: python -m cachalot.connectors.vllm MODEL"""
+
+import argparse
+import shlex
+import sys
+from typing import List, Optional
+
+from cachalot import Error
+from cachalot.connectors.access.block_size import ConfigError, Parallel, geometry_of, read_config
+
+_LINE_BYTES = 64
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Exit code: 0 done; 2 the model or a flag is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m cachalot.connectors.vllm", description=(
+        "Prints the `cachalot serve` line of a pool for a model that vLLM serves with these flags."))
+    parser.add_argument("model", metavar="MODEL", help="a config.json, the folder that has it, or a name of Hugging Face")
+    parser.add_argument("--block-size", type=int, default=16, help="vLLM's --block-size, in tokens (default: 16; on the CPU 128)")
+    parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
+    parser.add_argument("--pipeline-parallel-size", "-pp", type=int, default=1)
+    parser.add_argument("--kv-cache-dtype", default="auto", help="vLLM's --kv-cache-dtype: auto, or fp8 and its kinds")
+    parser.add_argument("--pool", default="/dev/shm/kv", help="the pool's path (default: %(default)s)")
+    parser.add_argument("--size", default="64GiB", help="what the pool takes in all (default: %(default)s)")
+    flags = parser.parse_args(arguments)
+    dtype = "f8" if flags.kv_cache_dtype.startswith("fp8") else None
+    try:
+        for name in ("block_size", "tensor_parallel_size", "pipeline_parallel_size"):
+            if getattr(flags, name) < 1:
+                raise ConfigError(f"--{name.replace('_', '-')}: {getattr(flags, name)}, expected at least 1")
+        geometry = geometry_of(read_config(flags.model), flags.block_size,
+                               Parallel(flags.tensor_parallel_size, flags.pipeline_parallel_size), dtype)
+    except (ConfigError, Error) as error:
+        print(f"cachalot: {error}", file=sys.stderr)
+        return 2
+    size = -(-geometry.block_bytes // _LINE_BYTES) * _LINE_BYTES
+    print(f"cachalot serve --pool {shlex.quote(flags.pool)} --create --block-bytes {size} --size {shlex.quote(flags.size)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Why prompts miss, as `cachalot pool info` says it: each cause is planted."""
+
+import json
+import subprocess
+
+import pytest
+from conftest import GEOMETRY, Engine, pool_path, tokens_of
+
+import cachalot
+from cachalot.command import PROGRAM
+
+MODEL = "vllm/1 model=files:ab kv={kv}"
+
+
+def info(pool):
+    done = subprocess.run([str(PROGRAM), "pool", "info", pool, "--json", "-"], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def causes(pool):
+    return {one["cause"]: one["detail"] for one in info(pool)["misses"]["causes"]}
+
+
+@pytest.fixture
+def small_pool():
+    with cachalot.EmbeddedKeeper(pool=pool_path(), block_bytes=GEOMETRY.block_bytes, capacity_blocks=32) as keeper:
+        yield keeper.pool
+
+
+def test_prompts_that_come_for_the_first_time(small_pool):
+    with Engine(small_pool).client as client:
+        assert client.lookup(client.hash_tokens(tokens_of(1, 32))) == 0
+    assert info(small_pool)["misses"]["missed_blocks"] == 8
+    assert list(causes(small_pool)) == ["never_stored"]
+
+
+def test_prompts_shorter_than_a_block(small_pool):
+    with Engine(small_pool).client as client:
+        assert client.lookup(client.hash_tokens(tokens_of(1, 3))) == 0
+        assert list(causes(small_pool)) == ["short_prompt"]
+
+
+def test_blocks_that_were_evicted(small_pool):
+    engine = Engine(small_pool)
+    with engine.client as client:
+        for prompt in range(8):
+            client.store(engine.cache, client.hash_tokens(tokens_of(prompt, 32)), range(8))
+        assert client.lookup(client.hash_tokens(tokens_of(0, 32))) == 0
+    found = causes(small_pool)
+    assert list(found) == ["evicted"] and found["evicted"].endswith("blocks evicted because the pool is full")
+
+
+def test_an_engine_with_another_kv_dtype(small_pool):
+    writer = Engine(small_pool, model=MODEL.format(kv="auto"))
+    reader = Engine(small_pool, model=MODEL.format(kv="fp8"))
+    with writer.client as client:
+        client.store(writer.cache, client.hash_tokens(tokens_of(1, 32)), range(8))
+    with reader.client as client:
+        assert client.lookup(client.hash_tokens(tokens_of(1, 32))) == 0
+    assert causes(small_pool)["other_namespace"] == "namespaces 1 and 2 share no block: they differ in kv (auto, fp8)"
+
+
+def geometry(**fields):
+    return cachalot.KvGeometry(**{**GEOMETRY.__getstate__(), **fields})
+
+
+def test_an_engine_with_more_ranks(small_pool):
+    one = cachalot.Client(pool=small_pool, model=MODEL.format(kv="auto"), geometry=GEOMETRY)
+    two = cachalot.Client(pool=small_pool, model=MODEL.format(kv="auto"), geometry=geometry(kv_heads=1, tp_size=2))
+    with one, two:
+        two.lookup(two.hash_tokens(tokens_of(1, 32)))
+    assert causes(small_pool)["other_namespace"] == (
+        "namespaces 1 and 2 share no block: they differ in stored heads (2, 1), stored shard (0/1, 0/2)")
+
+
+@pytest.mark.parametrize("one, other", [
+    (("layers=ab", dict(pp_rank=0, pp_size=2)), ("layers=cd", dict(pp_rank=1, pp_size=2, layers=2))),
+    (("layers=ab", {}), ("layers=ab state=ef", dict(block_tokens=1))),
+])
+def test_ranks_and_states_of_one_engine_are_no_cause(small_pool, one, other):
+    for names, fields in (one, other):
+        with cachalot.Client(pool=small_pool, model=f"{MODEL.format(kv='auto')} {names}", geometry=geometry(**fields)) as client:
+            client.lookup(client.hash_tokens(tokens_of(1, 32)))
+    assert len(info(small_pool)["namespaces"]) == 2
+    assert list(causes(small_pool)) == ["never_stored"]
+
+
+def test_storage_that_does_not_answer():
+    pool = pool_path()
+    keeper = subprocess.Popen(
+        [str(PROGRAM), "serve", "--pool", pool, "--create", "--block-bytes", str(GEOMETRY.block_bytes), "--capacity-blocks",
+         "32", "--storage", "redis://127.0.0.1:1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert keeper.stdout.readline().startswith("ready")
+        while info(pool)["storage"] is None:
+            assert keeper.poll() is None
+        with Engine(pool).client as client:
+            client.lookup(client.hash_tokens(tokens_of(1, 32)))
+        assert causes(pool)["source_down"] == "the storage is out of use"
+    finally:
+        keeper.terminate()
+        keeper.communicate(timeout=60)
+        subprocess.run([str(PROGRAM), "pool", "destroy", pool], check=True, capture_output=True)
+
+
+def test_a_namespace_that_fills_less_of_a_block_is_warned_of():
+    with cachalot.EmbeddedKeeper(pool=pool_path(), block_bytes=8192, capacity_blocks=32) as keeper:
+        with Engine(keeper.pool).client as client:
+            client.lookup(client.hash_tokens(tokens_of(1, 32)))
+            (space,) = info(keeper.pool)["namespaces"]
+            assert space["block_bytes"] == GEOMETRY.block_bytes == client.block_bytes
+            said = subprocess.run([str(PROGRAM), "pool", "info", keeper.pool], capture_output=True, text=True, check=True).stdout
+    assert "namespace 1 fills 38 % of a block: its own pool would have --block-bytes 3072" in said
