@@ -112,8 +112,15 @@ class Churn:
         for key in self.random.sample(self.keys, min(30, len(self.keys))):
             own = [keeper.run("lookup", key).returncode == 0 for keeper in self.keepers]
             found = [keeper.run("lookup", key, "--storage").returncode == 0 for keeper in self.keepers]
-            if set(found) != {any(own)}:
-                faults.append(f"{key}: in {sum(own)} pools, found by {sum(found)} keepers")
+            if set(found) == {any(own)}:
+                continue
+            has = [keeper.pool for keeper, is_there in zip(self.keepers, own) if is_there]
+            wrong = [keeper for keeper, is_there in zip(self.keepers, found) if is_there != any(own)]
+            # Late, or never?
+            time.sleep(5)
+            still = [keeper.pool for keeper in wrong
+                     if (keeper.run("lookup", key, "--storage").returncode == 0) != any(own)]
+            faults.append(f"{key}: in {has}; {[keeper.pool for keeper in wrong]} say otherwise, 5 s later {still}")
         return faults
 
 

@@ -32,7 +32,7 @@ def version():
 
 
 def replay():
-    """The command of docs/guide/install.md."""
+    """The command of README.md and docs/guide/install.md."""
     trace = run(sys.executable, "-m", "cachalot.example_trace").strip()
     out = run(PROGRAM, "replay", "--trace", trace, "--engines", 4, "--block-bytes", "4KiB", "--capacity-blocks", 20000,
               "--speed", "max", "--verify", "full")
