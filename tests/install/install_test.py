@@ -62,7 +62,8 @@ class Install(unittest.TestCase):
         self.assertEqual([file.name for file in (self.prefix / "bin").iterdir()], ["cachalot"])
         path = "/usr/bin:/bin"  # no other installation
         self.assertIn("Usage: cachalot bench ", run(program, "bench", "--help", PATH=path))
-        self.assertIn("Usage: cachalot alloc-replay ", run(program, "alloc-replay", "--help", PATH=path))
+        for command in ("alloc-replay", "calibrate", "long-prefill", "simulate", "tiers"):
+            self.assertIn(f"Usage: cachalot {command} ", run(program, command, "--help", PATH=path))
 
     def test_a_build_without_all_of_it_says_what_to_build(self):
         build = self.folder / "unbuilt"

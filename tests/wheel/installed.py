@@ -1,5 +1,6 @@
 """What an installed wheel does, with nothing but Python: run by wheel_test.py in a bare root, and by hand in any environment."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -39,6 +40,15 @@ def replay():
     assert "1,000 requests" in out and ": 0 wrong" in out, out
     hits = int(out.split("every byte of ")[1].split()[0].replace(",", ""))
     assert hits > 1000, out
+
+
+def simulate():
+    """A program of its own, which `cachalot` finds in the package."""
+    trace = run(sys.executable, "-m", "cachalot.example_trace").strip()
+    out = run(PROGRAM, "simulate", "--trace", trace, "--prefill", 2, "--decode", 2, "--policy", "random", "--json", "-")
+    assert json.loads(out), out
+    for command in ("calibrate", "long-prefill", "tiers"):
+        assert f"Usage: cachalot {command} " in run(PROGRAM, command, "--help")
 
 
 def two_processes():
@@ -86,7 +96,7 @@ def storage():
 def main():
     compilers = [name for name in ("cc", "gcc", "g++", "clang") if shutil.which(name)]
     print("compilers:", compilers or "none")
-    for check in (version, replay, two_processes, connectors, libraries, storage):
+    for check in (version, replay, simulate, two_processes, connectors, libraries, storage):
         check()
         print("ok", check.__name__)
 

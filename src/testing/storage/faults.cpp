@@ -64,8 +64,8 @@ void fill_up(const std::string& path) {
 std::string overwrite_bytes(const std::string& folder, Bytes found, Bytes replacement) {
   const Place place = find_bytes(folder, found);
   if (place.file.empty()) return "";
-  std::vector<std::byte> bytes(replacement.begin(), replacement.end());
-  if (bytes.empty()) bytes.push_back(found[0] ^ std::byte{1});
+  const std::byte flipped = found[0] ^ std::byte{1};
+  const Bytes bytes = replacement.empty() ? Bytes(&flipped, 1) : replacement;
   const os::FileDescriptor file(::open(place.file.c_str(), O_WRONLY | O_CLOEXEC));
   EXPECT_EQ(::pwrite(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(place.offset)),
             static_cast<ssize_t>(bytes.size()));
