@@ -12,6 +12,7 @@ void add_commands(Command& app, Chosen& chosen) {
   add_stop(app, chosen);
   add_pool(app, chosen);
   add_top(app, chosen);
+  add_doctor(app, chosen);
   add_put(app, chosen);
   add_get(app, chosen);
   add_lookup(app, chosen);

@@ -1,0 +1,130 @@
+// `cachalot doctor`: each check is made to fail once, on a machine that is made of files.
+#include <sys/resource.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "program.h"
+
+namespace cachalot::process_test {
+namespace {
+
+class Doctor : public ProcessTest {
+ protected:
+  void SetUp() override {
+    root_ = path("machine");
+    put_file("/proc/meminfo", "MemTotal: 8000000 kB\nMemAvailable: 4000000 kB\nSwapFree: 0 kB\n");
+    put_file("/proc/cpuinfo",
+             "processor : 0\nflags : sse4_2 clflush clflushopt clwb\n\nflags : none\n");
+    put_file("/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+             "always within_size [advise] never\n");
+    put_file("/sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc\n");
+    put_file("/sys/devices/system/node/node0/cpulist", "0-7\n");
+    put_file("/dev/shm/none", "");
+  }
+
+  void put_file(const std::string& file, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root_ + file).parent_path());
+    std::ofstream(root_ + file) << text;
+  }
+
+  nlohmann::json examine(Arguments more = {}) {
+    Arguments all{"doctor", "--root", root_, "--json", "-"};
+    all.insert(all.end(), more.begin(), more.end());
+    const Outcome outcome = run(all);
+    nlohmann::json found = outcome.json();
+    EXPECT_EQ(outcome.exit_code, found["faults"] == 0 ? 0 : 1) << outcome.err;
+    return found;
+  }
+
+  static nlohmann::json of(const nlohmann::json& found, const std::string& check) {
+    for (const auto& one : found["checks"])
+      if (one["check"] == check) return one;
+    return nullptr;
+  }
+
+  void expect_state(const std::string& check, const std::string& state, const std::string& part,
+                    Arguments more = {}) {
+    const nlohmann::json one = of(examine(std::move(more)), check);
+    EXPECT_EQ(one["state"], state) << one;
+    EXPECT_NE(one["found"].get<std::string>().find(part), std::string::npos) << one;
+    EXPECT_EQ(one["advice"].get<std::string>().empty(), state == "ok") << one;
+  }
+
+  std::string root_;
+};
+
+TEST_F(Doctor, AMachineOfWhichAllIsWell) {
+  const nlohmann::json found = examine();
+  EXPECT_EQ(found["faults"], 0) << found;
+  for (const char* const check : {"memory", "shared_memory", "huge_pages", "processor", "clock",
+                                  "memory_nodes", "dax_devices", "descriptors"})
+    EXPECT_EQ(of(found, check)["state"], "ok") << of(found, check);
+  EXPECT_EQ(of(found, "pool"), nullptr);
+}
+
+TEST_F(Doctor, EachCheckOfTheMachineFails) {
+  put_file("/proc/meminfo", "MemTotal: 8000000 kB\nMemAvailable: 100000 kB\nSwapFree: 0 kB\n");
+  expect_state("memory", "warning", "left");
+  put_file("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always advise [never]\n");
+  expect_state("huge_pages", "warning", "never");
+  put_file("/proc/cpuinfo", "flags : sse4_2 clflush\n");
+  expect_state("processor", "warning", "lacks clflushopt");
+  put_file("/proc/cpuinfo", "flags : clflush\n");
+  expect_state("processor", "fault", "sse4_2");
+  put_file("/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n");
+  expect_state("clock", "warning", "hpet");
+  put_file("/sys/bus/dax/devices/dax0.0/size", "1073741824\n");
+  expect_state("dax_devices", "fault", "dax0.0 of 1 GiB");
+  put_file("/proc/driver/nvidia/version", "NVRM\n");
+  if (!std::filesystem::exists("/usr/lib/x86_64-linux-gnu/libcuda.so.1"))
+    expect_state("gpu", "fault", "libcuda");
+  std::filesystem::remove_all(root_ + "/dev/shm");
+  expect_state("shared_memory", "fault", "not there");
+}
+
+TEST_F(Doctor, LimitsOfTheProcess) {
+  const Outcome few = run({"doctor", "--root", root_, "--json", "-"},
+                          {.limit = RunOptions::Limit{RLIMIT_NOFILE, 256}});
+  EXPECT_EQ(of(few.json(), "descriptors")["state"], "warning") << few.out;
+  const Outcome locked = run({"doctor", "--root", root_, "--json", "-"},
+                             {.limit = RunOptions::Limit{RLIMIT_MEMLOCK, 65536}});
+  EXPECT_EQ(of(locked.json(), "locked_memory")["state"], "warning") << locked.out;
+}
+
+TEST_F(Doctor, PoolsAndWhatAKeeperNeeds) {
+  const std::string pool = create_pool("kv");
+  expect_state("pool", "fault", "keeper", {"--pool", pool});
+  {
+    Serving keeper({"serve", pool});
+    ASSERT_TRUE(keeper.is_ready());
+    const nlohmann::json one = of(examine({"--pool", pool}), "pool");
+    EXPECT_EQ(one["state"], "ok") << one;
+    expect_done(run({"stop", "--pool", pool}));
+    keeper.wait();
+  }
+  std::ofstream(path("no-pool")) << "text";
+  expect_state("pool", "fault", "no-pool", {"--pool", path("no-pool")});
+  expect_state("storage", "fault", "Connection refused", {"--storage", "redis://127.0.0.1:1"});
+  expect_state("storage", "fault", "unknown kind", {"--storage", "tape:/x"});
+  expect_state("storage", "ok", "can be opened", {"--storage", "file:" + path("blocks")});
+  EXPECT_FALSE(std::filesystem::exists(path("blocks")));
+  expect_state("registry", "fault", "", {"--peers", "etcd://127.0.0.1:1/kv"});
+  expect_state("registry", "fault", "", {"--peers", "carrier-pigeon"});
+  expect_state("registry", "ok", "first keeper", {"--peers", "file:" + path("registry")});
+  EXPECT_FALSE(std::filesystem::exists(path("registry")));
+  std::filesystem::create_directory(path("registry"));
+  expect_state("registry", "ok", "0 records", {"--peers", "file:" + path("registry")});
+  expect_error(run({"doctor", "--cluster-key-file", path("none")}), 2, {"cluster key file"});
+}
+
+TEST_F(Doctor, ForPeople) {
+  put_file("/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n");
+  const Outcome outcome = run({"doctor", "--root", root_});
+  EXPECT_NE(outcome.out.find("warning  clock           hpet\n"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("-> each look at the clock"), std::string::npos) << outcome.out;
+}
+
+}  // namespace
+}  // namespace cachalot::process_test
