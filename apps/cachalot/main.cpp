@@ -7,7 +7,6 @@ namespace cachalot::apps {
 namespace {
 
 void add_commands(Command& app, Chosen& chosen) {
-  add_replay(app, chosen);
   add_serve(app, chosen);
   add_stop(app, chosen);
   add_pool(app, chosen);
@@ -17,12 +16,20 @@ void add_commands(Command& app, Chosen& chosen) {
   add_get(app, chosen);
   add_lookup(app, chosen);
   add_evict(app, chosen);
+  add_replay(app, chosen);
   add_hitrate(app, chosen);
   add_trace(app, chosen);
   // For the help: main() starts these before the command line is read.
   for (const Companion& companion : companions()) {
     app.add_subcommand(companion.command, companion.description);
   }
+  app.group_subcommands("Pools and what is in them", {"serve", "stop", "pool", "top", "doctor",
+                                                      "put", "get", "lookup", "evict"});
+  app.group_subcommands(
+      "Request traces: replay, study, simulate",
+      {"replay", "hitrate", "trace", "tiers", "simulate", "long-prefill", "calibrate"});
+  app.group_subcommands("Device memory and benchmarks",
+                        {"vtensor", "alloc-trace", "alloc-replay", "bench"});
 }
 
 constexpr Program kProgram = {

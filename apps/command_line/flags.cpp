@@ -145,6 +145,11 @@ Status LooseCommand::parse(const std::vector<std::string>& arguments) {
   return {};
 }
 
+void Command::group_subcommands(const std::string& title,
+                                std::initializer_list<const char*> names) {
+  for (const char* const name : names) app_->get_subcommand(name)->group(title);
+}
+
 Command* Command::add_subcommand(const std::string& name, const std::string& description) {
   return commands_.emplace_back(std::make_unique<Command>(*app_->add_subcommand(name, description)))
       .get();

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -78,6 +79,8 @@ class Command {
   explicit Command(CLI::App& app) : app_(&app) {}
 
   Command* add_subcommand(const std::string& name, const std::string& description);
+  // A heading of the help for these of its commands.
+  void group_subcommands(const std::string& title, std::initializer_list<const char*> names);
   // T: those that flags.cpp lists. `value` outlives the command.
   template <class T>
   Flag* add_option(const std::string& name, T& value, const std::string& text);
