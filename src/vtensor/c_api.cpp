@@ -10,7 +10,7 @@
 #include <unordered_set>
 
 #include "base/c_boundary.h"
-#include "device_memory/open_backend.h"
+#include "device_memory/open/open_backend.h"
 #include "os/file_descriptor.h"
 #include "vtensor/c_copy.h"
 #include "vtensor/shared_budget.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/c_boundary.h"
-#include "device_memory/open_backend.h"
+#include "device_memory/open/open_backend.h"
 #include "tier/layerwise/layerwise_kv.h"
 #include "tier/layerwise/resident_layers.h"
 #include "vtensor/c_copy.h"

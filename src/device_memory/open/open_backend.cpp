@@ -1,4 +1,4 @@
-#include "device_memory/open_backend.h"
+#include "device_memory/open/open_backend.h"
 
 #include <algorithm>
 #include <charconv>
