@@ -12,7 +12,7 @@
 namespace cachalot::apps {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
 constexpr std::uint64_t kPatienceNs = 5'000'000'000;
 
@@ -29,12 +29,12 @@ Finding check_pool(const std::string& path) {
   if (!pool)
     return {"pool", Health::kFault, pool.error().message,
             "cachalot pool list shows those of /dev/shm"};
-  const json all = describe_pool(*pool);
+  const Json all = describe_pool(*pool);
   const std::string state = all["keeper"]["state"];
   if (state != "serving")
     return {"pool", Health::kFault, path + ": keeper " + state,
             "cachalot serve --pool " + path + " (a --standby takes over by itself)"};
-  const json accounting = all.value("accounting", json::object());
+  const Json accounting = all.value("accounting", Json::object());
   const auto number = [&](const char* name) { return accounting.value(name, std::uint64_t{0}); };
   if (number("bad_blocks") + number("quarantined_blocks") != 0)
     return {"pool", Health::kWarning,
@@ -42,7 +42,7 @@ Finding check_pool(const std::string& path) {
                 std::to_string(number("quarantined_blocks")) + " quarantined blocks",
             "an engine may have died or hang: cachalot pool info names it, cachalot pool fence "
             "ends it"};
-  const json causes = all["misses"]["causes"];
+  const Json causes = all["misses"]["causes"];
   if (!causes.empty() && causes[0]["cause"] == "other_namespace")
     return {"pool", Health::kWarning, path + ": " + causes[0]["detail"].get<std::string>(),
             "engines share blocks only if their models, dtypes, block sizes and salts are equal"};
