@@ -212,6 +212,7 @@ test-tsan: setup-test ## the tests under ThreadSanitizer
 soak: setup-test ## kill and stop the processes of a pool 10,000 times; SOAK_ARGS goes to it
 	$(call build,dev)
 	build/dev/tests/crash/cachalot_soak --injections 10000 $(SOAK_ARGS)
+	CACHALOT_SOAK_OPERATIONS=1000000 build/dev/tests/model/pool_soak_test
 
 soak-storage: setup-test ## kill the process of a storage directory 1,000 times; SOAK_ARGS goes to it
 	$(call build,dev)

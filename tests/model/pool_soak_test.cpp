@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "pool_world.h"
 
@@ -12,9 +13,12 @@ namespace {
 using memory::Mood;
 
 // A million operations, in worlds that differ in mood, devices, room and haste. About 40 s.
-TEST(PoolModelSoak, SurvivesAMillionOperationsWithoutAFalseAlarm) {
+// A quarter of a million operations on every change, and as many as CACHALOT_SOAK_OPERATIONS says in `make soak`.
+TEST(PoolModelSoak, SurvivesManyOperationsWithoutAFalseAlarm) {
+  const char* const wanted = std::getenv("CACHALOT_SOAK_OPERATIONS");
+  const std::uint64_t most = wanted == nullptr ? 250'000 : std::strtoull(wanted, nullptr, 10);
   std::uint64_t operations = 0, stale_reads = 0;
-  for (std::uint64_t seed = 1000; operations < 1'000'000; ++seed) {
+  for (std::uint64_t seed = 1000; operations < most; ++seed) {
     WorldOptions options;
     options.seed = seed;
     options.mood = static_cast<Mood>(seed % 3);

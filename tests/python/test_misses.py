@@ -1,7 +1,9 @@
 """Why prompts miss, as `cachalot pool info` says it: each cause is planted."""
 
 import json
+import re
 import subprocess
+import urllib.request
 
 import pytest
 from conftest import GEOMETRY, Engine, pool_path, tokens_of
@@ -19,6 +21,13 @@ def info(pool):
 
 def causes(pool):
     return {one["cause"]: one["detail"] for one in info(pool)["misses"]["causes"]}
+
+
+def reasons(address):
+    """The metric of each cause."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        found = re.findall(r'cachalot_miss_cause\{.*reason="(\w+)"\} (\d)', answer.read().decode())
+    return {reason: value == "1" for reason, value in found}
 
 
 @pytest.fixture
@@ -89,14 +98,19 @@ def test_storage_that_does_not_answer():
     pool = pool_path()
     keeper = subprocess.Popen(
         [str(PROGRAM), "serve", "--pool", pool, "--create", "--block-bytes", str(GEOMETRY.block_bytes), "--capacity-blocks",
-         "32", "--storage", "redis://127.0.0.1:1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+         "32", "--storage", "redis://127.0.0.1:1", "--metrics", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
-        assert keeper.stdout.readline().startswith("ready")
+        ready = keeper.stdout.readline()
+        assert ready.startswith("ready")
+        address = next(word.removeprefix("metrics=") for word in ready.split() if word.startswith("metrics="))
+        assert set(reasons(address)) == {"source_down", "other_namespace", "not_stored", "evicted", "short_prompt", "never_stored"}
+        assert not any(reasons(address).values())
         while info(pool)["storage"] is None:
             assert keeper.poll() is None
         with Engine(pool).client as client:
             client.lookup(client.hash_tokens(tokens_of(1, 32)))
         assert causes(pool)["source_down"] == "the storage is out of use"
+        assert [reason for reason, is_there in reasons(address).items() if is_there] == ["source_down"]
     finally:
         keeper.terminate()
         keeper.communicate(timeout=60)

@@ -4,6 +4,9 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace cachalot::apps {
 
@@ -11,5 +14,9 @@ namespace cachalot::apps {
 // @return {"missed_blocks": blocks that prompts asked for and did not use, "causes": [{"cause", "detail"}]} with
 //         cause of: source_down, other_namespace, not_stored, evicted, short_prompt, never_stored
 nlohmann::json describe_misses(const nlohmann::json& description);
+
+// Each of these causes, and whether it is there.
+// @param  misses  of describe_misses()
+std::vector<std::pair<std::string, bool>> found_miss_causes(const nlohmann::json& misses);
 
 }  // namespace cachalot::apps

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "miss_report.h"
 #include "output.h"
 #include "pool_report.h"
 
@@ -25,6 +26,8 @@ Result<Metrics> listen_for_metrics(std::string& address, const Paths& paths) {
   if (!server) return Error::make(server.error().code, "--metrics: %s", server.error().message);
   address = (*server)->address().text();
   (*server)->show_status([](const pool::Pool& pool) { return json_line(describe_pool(pool)); });
+  (*server)->show_misses(
+      [](const pool::Pool& pool) { return found_miss_causes(describe_pool(pool)["misses"]); });
   return server;
 }
 

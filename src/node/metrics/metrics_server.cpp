@@ -39,13 +39,14 @@ struct MetricsServer::Impl {
 
   std::string pool_name;
   ListenAddress address;
-  std::mutex mutex;                  // of the next seven; held while an answer is made
+  std::mutex mutex;                  // of the next eight; held while an answer is made
   const pool::Pool* pool = nullptr;  // null: no keeper of this process rules one
   std::uint32_t epoch = 0;
   bool has_ruled = false;
   std::function<StorageFigures()> read_storage;
   std::function<PeerFigures()> read_peers;
   std::function<std::string(const pool::Pool&)> describe;
+  std::function<MissCauses(const pool::Pool&)> find_misses;
   KeeperPulse pulse;
   std::unique_ptr<HttpServer> server;  // last: its thread uses the others
 };
@@ -56,6 +57,7 @@ std::string MetricsServer::Impl::metrics(ExpositionFormat format) {
   const bool rules = is_ruling();
   write_process_metrics(exposition, rules);
   if (rules) write_pool_metrics(exposition, *pool);
+  if (rules && find_misses) write_miss_metrics(exposition, find_misses(*pool));
   if (rules && read_storage) write_storage_metrics(exposition, read_storage());
   if (rules && read_peers) write_peer_metrics(exposition, read_peers());
   return exposition.finish();
@@ -135,6 +137,11 @@ void MetricsServer::show_peers(std::function<PeerFigures()> read) {
 void MetricsServer::show_status(std::function<std::string(const pool::Pool&)> describe) {
   const std::scoped_lock lock(impl_->mutex);
   impl_->describe = std::move(describe);
+}
+
+void MetricsServer::show_misses(std::function<MissCauses(const pool::Pool&)> find) {
+  const std::scoped_lock lock(impl_->mutex);
+  impl_->find_misses = std::move(find);
 }
 
 const ListenAddress& MetricsServer::address() const {

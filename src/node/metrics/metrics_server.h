@@ -21,6 +21,7 @@
 #include <string>
 
 #include "node/metrics/listen_address.h"
+#include "node/metrics/miss_metrics.h"
 #include "node/metrics/storage_metrics.h"
 #include "pool/pool.h"
 
@@ -47,6 +48,9 @@ class MetricsServer {
   // What /status answers of a pool, as JSON. The server's thread calls it; the call waits for an answer that is being
   // made.
   void show_status(std::function<std::string(const pool::Pool&)> describe);
+
+  // What the metrics say of misses; called like show_status()'s.
+  void show_misses(std::function<MissCauses(const pool::Pool&)> find);
 
   // Where it listens; the port is the one that was found for port 0.
   const ListenAddress& address() const;

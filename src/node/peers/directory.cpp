@@ -1,7 +1,12 @@
 #include "node/peers/directory.h"
 
+#include <algorithm>
+
 namespace cachalot::node {
 namespace {
+
+// More at a time than readers can have asked for; beyond it peers are asked again.
+constexpr std::size_t kMostDoubts = 1u << 16;
 
 std::uint64_t bit_of(std::uint32_t peer) {
   return std::uint64_t{1} << peer;
@@ -12,6 +17,10 @@ std::uint64_t bit_of(std::uint32_t peer) {
 void PeerDirectory::apply(std::uint32_t peer, std::span<const BlockNews> news) {
   const std::lock_guard lock(mutex_);
   for (const BlockNews& block : news) {
+    if (const auto doubt = doubts_.find(block.key); doubt != doubts_.end()) {
+      doubt->second.peers &= ~bit_of(peer);
+      if (doubt->second.peers == 0) doubts_.erase(doubt);
+    }
     if (block.length == 0) {
       remove_locked(peer, block.key);
       continue;
@@ -37,20 +46,15 @@ void PeerDirectory::remove_locked(std::uint32_t peer, const storage::ObjectKey& 
   if (at->second.owners == 0) blocks_.erase(at);
 }
 
-void PeerDirectory::remove(std::uint32_t peer, const storage::ObjectKey& key) {
+void PeerDirectory::doubt(std::uint64_t peers, const storage::ObjectKey& key, std::uint64_t now_ns,
+                          std::uint64_t for_ns) {
   const std::lock_guard lock(mutex_);
-  remove_locked(peer, key);
-}
-
-void PeerDirectory::forget(std::span<const storage::ObjectKey> keys) {
-  const std::lock_guard lock(mutex_);
-  for (const storage::ObjectKey& key : keys) {
-    const auto at = blocks_.find(key);
-    if (at == blocks_.end()) continue;
-    for (std::uint32_t peer = 0; peer < kMostPeers; ++peer)
-      blocks_of_[peer] -= at->second.owners >> peer & 1;
-    blocks_.erase(at);
-  }
+  if (!blocks_.contains(key)) return;
+  if (doubts_.size() >= kMostDoubts) doubts_.clear();
+  Doubt& doubt = doubts_[key];
+  if (now_ns >= doubt.until_ns) doubt.peers = 0;
+  doubt.peers |= peers;
+  doubt.until_ns = std::max(doubt.until_ns, now_ns + for_ns);
 }
 
 void PeerDirectory::clear(std::uint32_t peer) {
@@ -61,13 +65,21 @@ void PeerDirectory::clear(std::uint32_t peer) {
     at = at->second.owners == 0 ? blocks_.erase(at) : std::next(at);
   }
   blocks_of_[peer] = 0;
+  std::erase_if(doubts_, [&](const auto& doubt) { return doubt.second.peers == bit_of(peer); });
+  for (auto& [key, doubt] : doubts_) doubt.peers &= ~bit_of(peer);
 }
 
-std::optional<PeerDirectory::Known> PeerDirectory::find(const storage::ObjectKey& key) const {
+std::optional<PeerDirectory::Known> PeerDirectory::find(const storage::ObjectKey& key,
+                                                        std::uint64_t now_ns) const {
   const std::lock_guard lock(mutex_);
   const auto at = blocks_.find(key);
   if (at == blocks_.end()) return {};
-  return at->second;
+  Known known = at->second;
+  if (const auto doubt = doubts_.find(key);
+      doubt != doubts_.end() && now_ns < doubt->second.until_ns)
+    known.owners &= ~doubt->second.peers;
+  if (known.owners == 0) return {};
+  return known;
 }
 
 std::size_t PeerDirectory::blocks() const {

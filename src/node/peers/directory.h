@@ -6,6 +6,9 @@
 //   1. A block has at least one owner. The peers that were cleared own nothing.
 //   2. The length and parent of a block are those that its first owner has said. An owner that says others is left out: the
 //      same hash means the same block.
+//   3. Only a peer's own news change what it has. What a reader finds out (the block was not there, its bytes were damaged)
+//      is a doubt, which ends by itself: the peer may have stored the block again meanwhile, and told so before the reader
+//      found out. Without an end the block would be a miss here for as long as the peer has it.
 //
 // @threads any; each call holds a lock for a moment, but clear(), which reads all
 // @cost    about 100 bytes a block, however many peers have it
@@ -38,25 +41,32 @@ class PeerDirectory {
   // @param peer  below kMostPeers
   void apply(std::uint32_t peer, std::span<const BlockNews> news);
   void clear(std::uint32_t peer);
-  // Whichever peers said that they have it.
-  void forget(std::span<const storage::ObjectKey> keys);
-  // The peer has it no more.
-  void remove(std::uint32_t peer, const storage::ObjectKey& key);
+  // These peers are as if they had it not, for so long or until they tell of it.
+  // @param peers  a bit for each
+  void doubt(std::uint64_t peers, const storage::ObjectKey& key, std::uint64_t now_ns,
+             std::uint64_t for_ns);
 
-  std::optional<Known> find(const storage::ObjectKey& key) const;
+  // @return its owners that are not in doubt, at least one
+  std::optional<Known> find(const storage::ObjectKey& key, std::uint64_t now_ns) const;
   std::size_t blocks() const;
-  // Of this peer.
+  // Of this peer, as it has told.
   std::size_t blocks_of(std::uint32_t peer) const;
   // Not taken in: the directory was full.
   std::uint64_t refused() const;
 
  private:
+  struct Doubt {
+    std::uint64_t peers = 0;
+    std::uint64_t until_ns = 0;
+  };
+
   void remove_locked(std::uint32_t peer, const storage::ObjectKey& key);
 
   const std::size_t most_blocks_;
   const std::uint64_t most_length_;
   mutable std::mutex mutex_;  // all below
   std::unordered_map<storage::ObjectKey, Known> blocks_;
+  std::unordered_map<storage::ObjectKey, Doubt> doubts_;
   std::size_t blocks_of_[kMostPeers] = {};
   std::uint64_t refused_ = 0;
 };

@@ -64,6 +64,7 @@ Status Peers::start() {
   engine.name = kNamePrefix + name;
   if (options_.is_encrypted) engine.cluster_key = options_.key;
   engine.facts = {{kPeersFact, kPeersVersion}};
+  engine.watches_idle_peers = true;  // what a host has that is cut off is a miss
   CACHALOT_TRY_ASSIGN(transfer::Listening listening,
                       transfer::make_listening(engine.name, options_.listen));
   engine.listen = std::move(listening.addresses);

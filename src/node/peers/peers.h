@@ -98,8 +98,8 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
   // What the peers have, as they say. No message.
   void heads(std::span<const storage::ObjectKey> keys,
              std::span<std::optional<storage::ObjectHead>> heads) const;
-  // Of blocks that came with wrong bytes: they are not asked for again until a peer tells of them anew.
-  void forget(std::span<const storage::ObjectKey> keys) { directory_.forget(keys); }
+  // Of blocks that came with wrong bytes: no peer is asked for them for a while.
+  void doubt(std::span<const storage::ObjectKey> keys);
   // Reads blocks; see storage::Backend::get_each. Never fails as a whole.
   void get(std::span<storage::Get> gets, std::uint64_t deadline_ns,
            const storage::Backend::Arrived& arrived);

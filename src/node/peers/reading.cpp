@@ -18,6 +18,10 @@ using transfer::WindowKey;
 constexpr std::uint64_t kMostPartBytes = 2u << 20;
 constexpr std::uint64_t kFirstRestNs = 1'000'000'000, kLongestRestNs = 60'000'000'000;
 constexpr std::uint64_t kSecond = 1'000'000'000;
+// Of a block that was not there: its owner's news of that come in a fraction of it.
+constexpr std::uint64_t kAbsentNs = kSecond;
+constexpr std::uint64_t kDamagedNs = 10 * kSecond;
+constexpr std::uint64_t kAllPeers = ~std::uint64_t{0};
 
 Error not_there() {
   return Error::make(Code::kNotFound, "peers: have no such block");
@@ -39,15 +43,21 @@ struct Peers::Part {
 
 void Peers::heads(std::span<const ObjectKey> keys,
                   std::span<std::optional<storage::ObjectHead>> heads) const {
+  const std::uint64_t now_ns = base::SteadyClock::read();
   for (std::size_t i = 0; i < keys.size(); ++i) {
     heads[i].reset();
-    const std::optional<PeerDirectory::Known> known = directory_.find(keys[i]);
+    const std::optional<PeerDirectory::Known> known = directory_.find(keys[i], now_ns);
     if (!known) continue;
     heads[i].emplace();
     heads[i]->key = keys[i];
     heads[i]->parent = known->parent;
     heads[i]->payload_bytes = known->length;
   }
+}
+
+void Peers::doubt(std::span<const ObjectKey> keys) {
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  for (const ObjectKey& key : keys) directory_.doubt(kAllPeers, key, now_ns, kDamagedNs);
 }
 
 // The peer of the block before, if it has this one, too; else the one that has least to send. @return nothing: all rest
@@ -71,11 +81,12 @@ std::optional<std::uint32_t> Peers::choose(std::uint64_t owners,
 // @param tried  for each block the peers that had it not
 std::vector<Peers::Part> Peers::divide(std::span<Get> gets, std::span<std::uint64_t> tried) {
   std::vector<Part> parts;
+  const std::uint64_t now_ns = base::SteadyClock::read();
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < gets.size(); ++i) {
     Get& get = gets[i];
     if (get.status || get.status.error().code != Code::kBusy) continue;
-    const std::optional<PeerDirectory::Known> known = directory_.find(get.key);
+    const std::optional<PeerDirectory::Known> known = directory_.find(get.key, now_ns);
     std::optional<std::uint32_t> last;
     if (!parts.empty()) last = parts.back().slot;
     std::optional<std::uint32_t> slot;
@@ -182,7 +193,7 @@ void Peers::collect(Part& part, std::span<Get> gets, std::span<std::uint64_t> tr
   const std::size_t there = has_worked ? got->blocks.size() : 0;
   for (std::size_t i = there; i < part.gets.size(); ++i) tried[part.gets[i]] |= bit;
   if (!has_worked || there == part.gets.size()) return;
-  directory_.remove(part.slot, gets[part.gets[there]].key);
+  directory_.doubt(bit, gets[part.gets[there]].key, base::SteadyClock::read(), kAbsentNs);
   const std::lock_guard lock(mutex_);
   ++absent_blocks_;
 }
@@ -256,7 +267,7 @@ class PeerBackend final : public storage::Backend {
   }
   // The store removes what was damaged, and nothing else: it evicts nothing here.
   Status remove(std::span<const ObjectKey> keys, std::uint64_t) override {
-    peers_.forget(keys);
+    peers_.doubt(keys);
     return {};
   }
   Status list(const Lister&, std::uint64_t) override { return {}; }

@@ -57,7 +57,7 @@ Result<Directory> Directory::open(const std::string& path, os::Owners owners,
   os::FileDescriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat status {};
   if (!folder && errno == ENOENT && use != Use::kAlone) {
-    return Error::make(Code::kNotFound,
+    return Error::make(Code::kInvalidArgument,
                        "storage directory %.120s: is not there; expected one that was made in the "
                        "file system that the hosts share",
                        path.c_str());

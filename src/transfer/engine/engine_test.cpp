@@ -509,6 +509,58 @@ TEST(Engine, APeerThatWasCalledIsNoPeerThatHasConnected) {
   EXPECT_EQ(peers.others.size(), 2u);
 }
 
+// As if its host's power or cable had gone: no connection ends, and nothing is asked of it.
+TEST(Engine, AnIdlePeerThatIsSilentIsLostIfIdlePeersAreWatched) {
+  struct Lost : EngineEvents {
+    void on_peer(PeerId, const PeerInfo&) override { ++peers; }
+    void on_peer_lost(PeerId, const Error& error) override {
+      const std::lock_guard lock(mutex);
+      errors.push_back(error);
+    }
+    std::mutex mutex;
+    std::atomic<int> peers = 0;
+    std::vector<Error> errors;
+  };
+  EngineOptions options;
+  options.name = "careless";
+  options.listen = {"tcp:127.0.0.1:0"};
+  options.peer_timeout_ns = 200'000'000;
+  Lost of_careless, of_watching;
+  const auto careless = *TransferEngine::open(options, &of_careless);
+  options.name = "watching";
+  options.watches_idle_peers = true;
+  const auto watching = *TransferEngine::open(options, &of_watching);
+  // A peer that lives answers by itself.
+  options.name = "alive";
+  options.watches_idle_peers = false;
+  const auto alive = *TransferEngine::open(options);
+  ASSERT_TRUE(alive->connect({"watching", 0, watching->addresses()}, in(5000)).ok());
+  RawPeer first = RawPeer::connect(careless->addresses().front());
+  RawPeer second = RawPeer::connect(watching->addresses().front());
+  for (RawPeer* peer : {&first, &second}) {
+    peer->send(hello_of("silent", 7, {}));
+    peer->send(reads_of());
+    ASSERT_TRUE(peer->receive(FrameType::kReads));
+  }
+  const auto has_lost = [&] {
+    const std::lock_guard lock(of_watching.mutex);
+    return !of_watching.errors.empty();
+  };
+  const std::uint64_t until_ns = in(20'000);
+  while (!has_lost() && base::SteadyClock::read() < until_ns)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ASSERT_TRUE(has_lost());
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  const std::lock_guard lock(of_watching.mutex);
+  ASSERT_EQ(of_watching.errors.size(), 1u);
+  EXPECT_NE(std::string(of_watching.errors[0].message).find("nothing was heard"),
+            std::string::npos);
+  EXPECT_EQ(of_watching.peers, 2);
+  const std::lock_guard other_lock(of_careless.mutex);
+  EXPECT_EQ(of_careless.peers, 1);
+  EXPECT_TRUE(of_careless.errors.empty());
+}
+
 // Calls of the same addresses at the same time are one connection.
 TEST(Engine, CallsOfOnePeerShareAConnection) {
   EngineOptions options;

@@ -449,7 +449,7 @@ void TransferEngine::Impl::lose(PeerId id, const Error& error) {
   tell([id, error](EngineEvents& to) { to.on_peer_lost(id, error); });
 }
 
-// A peer for which something waits must be heard of, on each path.
+// A peer for which something waits, and with watches_idle_peers each, must be heard of, on each path.
 void TransferEngine::Impl::watch_peers(std::uint64_t now_ns) {
   std::set<PeerId> awaited;
   for (const auto& [id, push] : pushes) {
@@ -461,7 +461,8 @@ void TransferEngine::Impl::watch_peers(std::uint64_t now_ns) {
   }
   std::vector<PeerId> silent;
   for (auto& [id, peer] : peers) {
-    const bool was_awaited = std::exchange(peer.is_awaited, awaited.contains(id));
+    const bool was_awaited =
+        std::exchange(peer.is_awaited, options.watches_idle_peers || awaited.contains(id));
     std::vector<Link*> silent_links;
     for (Link* link : peer.links) {
       Connection& connection = connections.at(link);

@@ -3,7 +3,7 @@
 import functools
 import hashlib
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
@@ -69,6 +69,7 @@ class Load:
     attempt: int  # of this request; a failed load voids the stores of its attempt
     chain: Chain
     is_async: bool
+    trace: Optional[Mapping[str, str]] = None  # headers; None: the request has no trace
 
 
 @dataclass
@@ -78,6 +79,7 @@ class Store:
     attempt: int
     chain: Chain
     tokens: Optional[np.ndarray] = None  # of the chain's blocks; the pool keeps them for its events
+    trace: Optional[Mapping[str, str]] = None
 
 
 @dataclass

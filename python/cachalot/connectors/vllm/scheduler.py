@@ -19,7 +19,7 @@ from cachalot.connectors.vllm.prefill_times import PrefillTimes
 from cachalot.connectors.vllm.reasons import why_no_hits
 from cachalot.connectors.vllm.storage import Question, StorageQuestions
 from cachalot.connectors.access.weights import digest_of_folder, state_of_folder
-from cachalot.connectors.vllm import weight_updates
+from cachalot.connectors.vllm import spans, weight_updates
 
 #: Until a miss is explained, the pool's namespaces are read at most so often.
 _EXPLAIN_PAUSE_S = 10.0
@@ -55,6 +55,8 @@ class _Request:
     promised: int = 0  # blocks that a prefill engine says it stores, or that storage brings
     question: Optional[Question] = None  # to the storage behind the pool
     has_asked: bool = False
+    since: Optional[float] = None  # when it was looked up first
+    is_answered: bool = False
     waits_until: float = math.inf
     progress: Tuple[int, float] = (-1, 0.0)  # of the promised blocks, so many were there first when
     # What count_prompt() takes, once for the request.
@@ -304,12 +306,18 @@ class SchedulerSide:
         state.asked = max(blocks - first, 0)
         if not state.may_load or blocks <= first:
             return 0, False
+        if state.since is None:
+            state.since = time.monotonic()
         last = self._found(state, blocks)
         if may_wait and last < blocks and self._asks_storage(state, blocks):
             return None, False
         if may_wait and state.promised and self._waits(state, blocks, max(first, last)):
             return None, False
         state.shared = max(state.shared, last)
+        if not state.is_answered:
+            state.is_answered = True
+            spans.record(spans.headers_of(request), "lookup", state.since, asked_blocks=blocks - first,
+                         found_blocks=max(last - first, 0))
         if last <= first:
             return 0, False
         state.plan = (first, last)
@@ -328,7 +336,7 @@ class SchedulerSide:
         state.plan = None
         state.is_loading, state.load = self._is_async, (first, last)
         chain = state.chain(first, last, blocks.get_block_ids())
-        self._loads.append(Load(request.request_id, state.attempt, chain, self._is_async))
+        self._loads.append(Load(request.request_id, state.attempt, chain, self._is_async, spans.headers_of(request)))
 
     # --- Hit rate ----------------------------------------------------------------------------------
 
@@ -397,7 +405,8 @@ class SchedulerSide:
         self._held.hold_pages(self._next_job, [page for pages in chain.pages for page in pages])
         state.shared = blocks
         tokens = state.request.all_token_ids[first * self._block_tokens : blocks * self._block_tokens]
-        return Store(self._next_job, state.request.request_id, state.attempt, chain, np.array(tokens, np.uint32))
+        return Store(self._next_job, state.request.request_id, state.attempt, chain, np.array(tokens, np.uint32),
+                     spans.headers_of(state.request))
 
     def _state_stores(self, offers: Dict[str, List[Tuple[int, int, int]]], groups: int) -> List[Store]:
         """offers: of each request, the group and page that have the state after so many tokens when the step is done."""
@@ -417,7 +426,8 @@ class SchedulerSide:
                 pages = tuple([page if number == group else 0] for number in range(groups))
                 self._next_job += 1
                 self._held.hold_pages(self._next_job, [page])
-                stores.append(Store(self._next_job, request_id, state.attempt, Chain(key, pages)))
+                stores.append(Store(self._next_job, request_id, state.attempt, Chain(key, pages),
+                                    trace=spans.headers_of(state.request)))
         return stores
 
     def step(self, output: Any) -> StepMetadata:

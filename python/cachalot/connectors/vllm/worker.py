@@ -10,6 +10,7 @@ import numpy as np
 
 from cachalot import Error
 from cachalot.connectors.access.attachment import Attachment
+from cachalot.connectors.vllm import spans
 from cachalot.connectors.vllm.layout import Cache
 from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import Chain, Load, StepAnswer, Store, hashes_of
@@ -170,6 +171,7 @@ class WorkerSide:
             self._stats.add("failed_loads", right < len(load.chain))
             if not load.is_async:
                 self._answer.ended_loads[load.request] = 1
+        spans.record(load.trace, "load", pending.began, blocks=len(load.chain), right_blocks=right)
         if right == len(load.chain):
             self._aborted.discard(load.request)
             if load.is_async:
@@ -238,6 +240,7 @@ class WorkerSide:
             self._stats.add("stores", 1)
             self._stats.add("store_seconds", time.monotonic() - began)
             self._stats.add("failed_stores", not is_complete)
+        spans.record(store.trace, "store", began, blocks=len(store.chain), is_complete=is_complete)
         return is_complete
 
     def _copy_group(self, chain: Chain, group: int, attachment: Attachment, tokens: Optional[np.ndarray],
