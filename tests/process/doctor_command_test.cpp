@@ -104,6 +104,9 @@ TEST_F(Doctor, PoolsAndWhatAKeeperNeeds) {
     expect_done(run({"stop", "--pool", pool}));
     keeper.wait();
   }
+  // Also without being named; then it may be left from before.
+  std::filesystem::copy_file(pool, root_ + "/dev/shm/left");
+  expect_state("pool", "warning", "keeper");
   std::ofstream(path("no-pool")) << "text";
   expect_state("pool", "fault", "no-pool", {"--pool", path("no-pool")});
   expect_state("storage", "fault", "Connection refused", {"--storage", "redis://127.0.0.1:1"});

@@ -3,7 +3,9 @@
 namespace cachalot::node {
 namespace {
 
-constexpr MetricFamily kCauses = {"cachalot_miss_cause", MetricType::kGauge, "",
+using enum MetricType;
+
+constexpr MetricFamily kCauses = {"cachalot_miss_cause", kGauge, "",
                                   "1: this may be why blocks were missed that prompts asked for. "
                                   "`cachalot pool info` says more."};
 
