@@ -85,13 +85,13 @@ Json describe_misses(const Json& description) {
   return {{"missed_blocks", missed}, {"causes", causes}};
 }
 
-std::vector<std::pair<std::string, bool>> found_miss_causes(const json& misses) {
+std::vector<std::pair<std::string, bool>> found_miss_causes(const Json& misses) {
   std::vector<std::pair<std::string, bool>> found;
   for (const char* const cause : {"source_down", "other_namespace", "not_stored", "evicted",
                                   "short_prompt", "never_stored"}) {
-    const json& causes = misses["causes"];
+    const Json& causes = misses["causes"];
     found.emplace_back(cause, std::any_of(causes.begin(), causes.end(),
-                                          [&](const json& one) { return one["cause"] == cause; }));
+                                          [&](const Json& one) { return one["cause"] == cause; }));
   }
   return found;
 }
