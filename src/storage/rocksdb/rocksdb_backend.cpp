@@ -87,8 +87,8 @@ class RocksdbBackend final : public Backend {
  private:
   using InUse = std::shared_lock<std::shared_timed_mutex>;
 
-  rdb::ColumnFamilyHandle* heads() const { return families_[1]; }
-  rdb::ColumnFamilyHandle* values() const { return families_[2]; }
+  rdb::ColumnFamilyHandle* head_family() const { return families_[1]; }
+  rdb::ColumnFamilyHandle* value_family() const { return families_[2]; }
   Error failure(const rdb::Status& status) const { return error_of(status, options_.directory); }
   Status begin(InUse& in_use, std::uint64_t deadline_ns);
   void close();
@@ -280,10 +280,10 @@ Status RocksdbBackend::put(std::span<Put> puts, std::uint64_t deadline_ns) {
       std::vector<rdb::Slice> value{{reinterpret_cast<const char*>(&put.head), kHeadBytes}};
       for (const Bytes& piece : put.body) value.push_back(slice_of(piece));
       const rdb::Slice key = slice_of(put.head.key);
-      rdb::Status added = batch.Put(values(), rdb::SliceParts(&key, 1),
+      rdb::Status added = batch.Put(value_family(), rdb::SliceParts(&key, 1),
                                     rdb::SliceParts(value.data(), static_cast<int>(value.size())));
       if (added.ok())
-        added = batch.Put(heads(), key, {reinterpret_cast<const char*>(&row), sizeof row});
+        added = batch.Put(head_family(), key, {reinterpret_cast<const char*>(&row), sizeof row});
       if (!added.ok()) return failure(added);
     }
     const Status written = write(batch, deadline_ns);
@@ -299,8 +299,8 @@ Status RocksdbBackend::remove(std::span<const ObjectKey> keys, std::uint64_t dea
   CACHALOT_TRY(begin(in_use, deadline_ns));
   rdb::WriteBatch batch;
   for (const ObjectKey& key : keys) {
-    (void)batch.Delete(heads(), slice_of(key));
-    (void)batch.Delete(values(), slice_of(key));
+    (void)batch.Delete(head_family(), slice_of(key));
+    (void)batch.Delete(value_family(), slice_of(key));
   }
   return write(batch, deadline_ns);
 }
@@ -317,7 +317,8 @@ Status RocksdbBackend::get(std::span<Get> gets, std::uint64_t deadline_ns) {
   for (const Get& get : gets) keys.push_back(slice_of(get.key));
   std::vector<rdb::PinnableSlice> values_of(gets.size());
   std::vector<rdb::Status> statuses(gets.size());
-  db_->MultiGet(options, values(), gets.size(), keys.data(), values_of.data(), statuses.data());
+  db_->MultiGet(options, value_family(), gets.size(), keys.data(), values_of.data(),
+                statuses.data());
   for (std::size_t i = 0; i < gets.size(); ++i) {
     if (statuses[i].ok()) {
       take_value(std::as_bytes(std::span(values_of[i].data(), values_of[i].size())), gets[i]);
@@ -341,7 +342,7 @@ Status RocksdbBackend::exists(std::span<const ObjectKey> keys, std::span<bool> i
   for (const ObjectKey& key : keys) names.push_back(slice_of(key));
   std::vector<rdb::PinnableSlice> rows(keys.size());
   std::vector<rdb::Status> statuses(keys.size());
-  db_->MultiGet(options, heads(), keys.size(), names.data(), rows.data(), statuses.data());
+  db_->MultiGet(options, head_family(), keys.size(), names.data(), rows.data(), statuses.data());
   for (std::size_t i = 0; i < keys.size(); ++i) {
     is_there[i] = statuses[i].ok();
     if (!statuses[i].ok() && !statuses[i].IsNotFound()) return failure(statuses[i]);
@@ -354,7 +355,7 @@ Status RocksdbBackend::list(const Lister& each, std::uint64_t deadline_ns) {
   CACHALOT_TRY(begin(in_use, deadline_ns));
   rdb::ReadOptions options;
   options.fill_cache = false;
-  const std::unique_ptr<rdb::Iterator> row(db_->NewIterator(options, heads()));
+  const std::unique_ptr<rdb::Iterator> row(db_->NewIterator(options, head_family()));
   std::vector<HeadRow> found;
   for (row->SeekToFirst(); row->Valid(); row->Next()) {
     HeadRow one;
