@@ -143,14 +143,14 @@ Status check_parts_differ(std::span<const Buffer> parts) {
 }  // namespace
 
 Result<std::uint64_t> Objects::get(std::string_view key, std::span<const Buffer> parts) {
-  constexpr int kAttempts = 4;
+  constexpr int kMostReads = 4;
   CACHALOT_TRY(session_.check_usable());
   const auto held = buffers_.hold();
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, buffers_.check(parts));
   CACHALOT_TRY(check_parts_differ(parts));
   const BlockHash name = block_hash::hash_key(space_, key);
   const PromptCounts::Load counted = session_.prompts().begin_load({&name, 1});
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  for (int attempt = 0; attempt < kMostReads; ++attempt) {
     Result<std::uint64_t> got = get_once(name, parts, bytes);
     if (got) session_.prompts().end_load(counted, 1);
     if (got || got.error().code != Code::kStale) return got;

@@ -67,7 +67,8 @@ void PoolPayloads::begin_write(std::span<const Target> targets) {
 }
 
 std::uint64_t PoolPayloads::finish_write(std::size_t i) {
-  const auto [block, length] = targets_[i];
+  const auto block = targets_[i].block;
+  const auto length = targets_[i].length;
   const std::uint64_t padded = padded_bytes(length);
   memory::FusedHash hash(padded);
   if (!is_direct_) std::memset(staged(i) + length, 0, padded - length);

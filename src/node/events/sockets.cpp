@@ -187,7 +187,7 @@ bool send(const Socket& socket, std::initializer_list<std::string_view> head,
 
 struct Sockets::Zmq {
   struct EndContext {
-    void operator()(void* context) const { zmq_ctx_term(context); }
+    void operator()(void* ended) const { zmq_ctx_term(ended); }
   };
   std::unique_ptr<void, EndContext> context{zmq_ctx_new()};
   os::SocketFile live_file, replay_file;

@@ -74,8 +74,9 @@ Result<FittedEntry> parse_entry(const dom::element& value) {
       continue;
     }
     if (key == "fit") continue;  // how well it fits: for people
-    const auto* const name = std::find_if(std::begin(names), std::end(names),
-                                          [&](const auto& each) { return each.first == key; });
+    const auto* const name =
+        std::find_if(std::begin(names), std::end(names),
+                     [&, &wanted = key](const auto& each) { return each.first == wanted; });
     std::string_view text;
     if (name == std::end(names)) return wrong("unknown key", key);
     if (member.get(text) != simdjson::SUCCESS || text.empty())

@@ -1,6 +1,5 @@
 // Connections: both sides say hello, each checks that the other one is the peer that it expects.
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 #include "base/clock.h"
@@ -112,7 +111,8 @@ Peer* TransferEngine::Impl::find_called(const PeerAddress& wanted) {
     return std::ranges::find(wanted.addresses, link->peer_address()) != wanted.addresses.end();
   };
   // The newest first: an older one may be of a process that has ended.
-  for (auto& [id, peer] : peers | std::views::reverse) {
+  for (auto at = peers.rbegin(); at != peers.rend(); ++at) {
+    Peer& peer = at->second;
     if (!peer.info.is_called ||
         !check_identity(wanted.name, wanted.incarnation, peer.info.name, peer.info.incarnation))
       continue;

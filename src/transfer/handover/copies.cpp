@@ -53,9 +53,9 @@ Status TransferRank::Impl::check_sister(PeerId peer, const AskMessage& message) 
 Offer* TransferRank::Impl::find_copies(const AskMessage& message) {
   for (auto& [name, offer] : offers) {
     if (!offer.copied || shared_fetch(asks.at(*offer.copied)) != shared_fetch(message)) continue;
-    const bool has_taken = std::ranges::any_of(takers, [&](const auto& entry) {
+    const bool has_taken = std::ranges::any_of(takers, [&, &given = name](const auto& entry) {
       const Taker& taker = entry.second;
-      return taker.offer == name && taker.fetches.front().destination == message.rank;
+      return taker.offer == given && taker.fetches.front().destination == message.rank;
     });
     if (!has_taken) return &offer;
   }

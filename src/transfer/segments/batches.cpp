@@ -1,7 +1,6 @@
 // The other side: segments of peers, and batches in them.
 #include <algorithm>
 #include <chrono>
-#include <ranges>
 #include <utility>
 
 #include "base/clock.h"
@@ -101,8 +100,8 @@ Error cancelled() {
 std::optional<PeerId> TransferEndpoint::Impl::find_peer(const PeerEndpoint& wanted) const {
   if (wanted.addresses.empty()) {
     // The newest: an older one may be of a process that has ended.
-    for (const auto& [id, peer] : known | std::views::reverse) {
-      if (peer.is_called && peer.name == wanted.name) return id;
+    for (auto at = known.rbegin(); at != known.rend(); ++at) {
+      if (at->second.is_called && at->second.name == wanted.name) return at->first;
     }
     return std::nullopt;
   }
