@@ -59,7 +59,11 @@ Json describe_misses(const Json& description) {
                       used = number_if_any(totals, "used_blocks");
   const std::uint64_t missed = asked - std::min(asked, used);
   Json causes = Json::array();
-  if (number_if_any(totals, "prompts") == 0 && !description["attached"].empty())
+  // A keeper's storage takes a slot of its own pool.
+  const bool has_engines =
+      std::any_of(description["attached"].begin(), description["attached"].end(),
+                  [&](const Json& one) { return one["pid"] != description["keeper"]["pid"]; });
+  if (number_if_any(totals, "prompts") == 0 && has_engines)
     add_cause(causes, "short_prompt", "no prompt has asked for a block: each was shorter than one");
   if (missed != 0) {
     add_cause(causes, "source_down", down_source(description));
