@@ -1,9 +1,12 @@
 // `cachalot doctor`: each check is made to fail once, on a machine that is made of files.
+#include <signal.h>
 #include <sys/resource.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 
 #include "program.h"
 
@@ -101,8 +104,19 @@ TEST_F(Doctor, PoolsAndWhatAKeeperNeeds) {
     ASSERT_TRUE(keeper.is_ready());
     const nlohmann::json one = of(examine({"--pool", pool}), "pool");
     EXPECT_EQ(one["state"], "ok") << one;
+    keeper.send(SIGSTOP);
+    expect_state("pool", "fault", "hangs", {"--pool", pool});
+    keeper.send(SIGCONT);
     expect_done(run({"stop", "--pool", pool}));
     keeper.wait();
+    Serving lonely({"serve", pool, "--storage", "redis://127.0.0.1:1"});
+    ASSERT_TRUE(lonely.is_ready());
+    // Storage joins after the ready line.
+    for (int i = 0; i < 400 && of(examine({"--pool", pool}), "pool")["state"] == "ok"; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    expect_state("pool", "warning", "out of use", {"--pool", pool});
+    expect_done(run({"stop", "--pool", pool}));
+    lonely.wait();
   }
   // Also without being named; then it may be left from before.
   std::filesystem::copy_file(pool, root_ + "/dev/shm/left");
@@ -111,7 +125,7 @@ TEST_F(Doctor, PoolsAndWhatAKeeperNeeds) {
   expect_state("pool", "fault", "no-pool", {"--pool", path("no-pool")});
   expect_state("storage", "fault", "Connection refused", {"--storage", "redis://127.0.0.1:1"});
   expect_state("storage", "fault", "unknown kind", {"--storage", "tape:/x"});
-  expect_state("storage", "ok", "can be opened", {"--storage", "file:" + path("blocks")});
+  expect_state("storage", "ok", "well formed", {"--storage", "file:" + path("blocks")});
   EXPECT_FALSE(std::filesystem::exists(path("blocks")));
   expect_state("registry", "fault", "", {"--peers", "etcd://127.0.0.1:1/kv"});
   expect_state("registry", "fault", "", {"--peers", "carrier-pigeon"});
@@ -119,6 +133,7 @@ TEST_F(Doctor, PoolsAndWhatAKeeperNeeds) {
   EXPECT_FALSE(std::filesystem::exists(path("registry")));
   std::filesystem::create_directory(path("registry"));
   expect_state("registry", "ok", "0 records", {"--peers", "file:" + path("registry")});
+  expect_state("registry", "fault", "none", {"--peers", "file:" + path("none/registry")});
   expect_error(run({"doctor", "--cluster-key-file", path("none")}), 2, {"cluster key file"});
 }
 

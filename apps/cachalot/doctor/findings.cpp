@@ -52,8 +52,8 @@ std::string findings_text(const Findings& findings) {
     if (!one.advice.empty())
       text += std::string(kStateWidth + kNameWidth, ' ') + "-> " + one.advice + "\n";
   }
-  return text + std::to_string(how_many(findings, Health::kFault)) + " faults, " +
-         std::to_string(how_many(findings, Health::kWarning)) + " warnings\n";
+  return text + "faults: " + std::to_string(how_many(findings, Health::kFault)) +
+         ", warnings: " + std::to_string(how_many(findings, Health::kWarning)) + "\n";
 }
 
 }  // namespace cachalot::apps

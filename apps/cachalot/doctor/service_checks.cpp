@@ -1,7 +1,9 @@
 #include "service_checks.h"
 
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/clock.h"
 #include "pool_flags.h"
@@ -14,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::uint64_t kPatienceNs = 5'000'000'000;
+constexpr std::uint64_t kPatienceNs = 5'000'000'000, kPulseNs = 3'000'000'000;
 
 bool is_server(const std::string& uri) {
   for (const char* const kind : {"redis", "valkey", "s3"})
@@ -22,18 +24,51 @@ bool is_server(const std::string& uri) {
   return false;
 }
 
+// A keeper that works publishes its counters all the time.
+bool hangs(const pool::Pool& pool) {
+  std::uint32_t before = 0, now = 0;
+  const std::uint64_t until_ns = base::SteadyClock::read() + kPulseNs;
+  if (!pool.state().read_publications(before)) return false;
+  do {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (!pool.state().read_publications(now) || now != before) return false;
+  } while (base::SteadyClock::read() < until_ns);
+  return true;
+}
+
+std::size_t records_of_any_key(const std::string& uri) {
+  const auto registry = transfer::open_registry(uri);
+  if (!registry) return 0;
+  const auto records = (*registry)->list("", base::SteadyClock::read() + kPatienceNs);
+  return records ? records->size() : 0;
+}
+
+constexpr const char* kServerAdvice =
+    "see that it runs, and its host, port and firewall; meanwhile a keeper goes on without it";
+
 }  // namespace
 
 Finding check_pool(const std::string& path) {
   const Result<pool::Pool> pool = open_pool_to_read({path});
   if (!pool)
-    return {"pool", Health::kFault, pool.error().message,
-            "cachalot pool list shows those of /dev/shm"};
+    return {
+        "pool", Health::kFault, pool.error().message,
+        "is it there, and may this user read it? If it is broken: rm, and cachalot serve --create"};
   const Json all = describe_pool(*pool);
   const std::string state = all["keeper"]["state"];
   if (state != "serving")
     return {"pool", Health::kFault, path + ": keeper " + state,
             "cachalot serve --pool " + path + " (a --standby takes over by itself)"};
+  if (hangs(*pool))
+    return {"pool", Health::kFault, path + ": the keeper hangs: it has published nothing for 3 s",
+            "cachalot serve --pool " + path + " --take-over, or kill it with SIGKILL"};
+  const Json storage = all["storage"];
+  if (!storage.is_null() && !storage["in_use"].get<bool>())
+    return {"pool", Health::kWarning, path + ": its storage is out of use", kServerAdvice};
+  if (!storage.is_null() && storage.contains("peers") && storage["peers"] == 0)
+    return {"pool", Health::kWarning, path + ": no other host is connected",
+            "is another one started, with the same --peers and --cluster-key-file? Its log says "
+            "why not"};
   const Json accounting = all.value("accounting", Json::object());
   const auto number = [&](const char* name) { return accounting.value(name, std::uint64_t{0}); };
   if (number("bad_blocks") + number("quarantined_blocks") != 0)
@@ -55,7 +90,8 @@ Finding check_storage(const std::string& uri, const storage::BackendSecrets& sec
   if (const Status right = storage::check_backend(uri, secrets); !right)
     return {"storage", Health::kFault, right.error().message,
             "cachalot serve --help lists the forms"};
-  if (!is_server(uri)) return {"storage", Health::kOk, uri + " can be opened by a keeper"};
+  if (!is_server(uri))
+    return {"storage", Health::kOk, uri + " is well formed; only a keeper opens it"};
   const auto backend = storage::open_backend(uri, secrets);
   if (!backend)
     return {"storage", Health::kFault, backend.error().message,
@@ -65,9 +101,7 @@ Finding check_storage(const std::string& uri, const storage::BackendSecrets& sec
   const std::uint64_t began_ns = base::SteadyClock::read();
   const Status asked = (*backend)->exists(keys, is_there, began_ns + kPatienceNs);
   const std::uint64_t us = (base::SteadyClock::read() - began_ns) / 1000;
-  if (!asked)
-    return {"storage", Health::kFault, asked.error().message,
-            "a keeper goes on without it, and tries it once a second"};
+  if (!asked) return {"storage", Health::kFault, asked.error().message, kServerAdvice};
   return {"storage", Health::kOk,
           (*backend)->traits().name + " has answered after " + std::to_string(us / 1000) + "." +
               std::to_string(us / 100 % 10) + " ms"};
@@ -75,16 +109,23 @@ Finding check_storage(const std::string& uri, const storage::BackendSecrets& sec
 
 Finding check_registry(const std::string& uri, const std::optional<os::SecretKey>& key) {
   constexpr std::string_view kFolder = "file:";
-  if (uri.starts_with(kFolder) && !std::filesystem::exists(uri.substr(kFolder.size())))
+  const std::filesystem::path folder(uri.starts_with(kFolder) ? uri.substr(kFolder.size()) : "/");
+  std::error_code ignored;
+  if (!std::filesystem::exists(folder, ignored) &&
+      std::filesystem::is_directory(std::filesystem::absolute(folder).parent_path(), ignored))
     return {"registry", Health::kOk, uri + " is not there yet; the first keeper makes it"};
   const auto registry = transfer::open_registry(uri, key);
   if (!registry)
     return {"registry", Health::kFault, registry.error().message,
             "file:FOLDER or etcd://HOST:PORT/PREFIX"};
   const auto records = (*registry)->list("", base::SteadyClock::read() + kPatienceNs);
-  if (!records)
-    return {"registry", Health::kFault, records.error().message,
-            "hosts that are connected stay so; others do not find each other"};
+  if (!records) return {"registry", Health::kFault, records.error().message, kServerAdvice};
+  if (const std::size_t all = key ? records_of_any_key(uri) : 0; all > records->size()) {
+    return {"registry", Health::kWarning,
+            uri + ": " + std::to_string(all - records->size()) + " of " + std::to_string(all) +
+                " records are not of this cluster's key",
+            "all hosts of a cluster have the same --cluster-key-file"};
+  }
   return {"registry", Health::kOk,
           uri + ": " + std::to_string(records->size()) + " records" +
               (key ? " with this cluster's key" : "")};

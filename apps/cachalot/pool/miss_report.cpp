@@ -59,7 +59,10 @@ Json describe_misses(const Json& description) {
                       used = number_if_any(totals, "used_blocks");
   const std::uint64_t missed = asked - std::min(asked, used);
   Json causes = Json::array();
-  if (number_if_any(totals, "prompts") == 0 && !description["attached"].empty())
+  // The storage of a keeper takes a slot of its pool, and is no engine.
+  const std::size_t own_slots = description["storage"].is_null() ? 0 : 1;
+  const bool has_engines = description["attached"].size() > own_slots;
+  if (number_if_any(totals, "prompts") == 0 && has_engines)
     add_cause(causes, "short_prompt", "no prompt has asked for a block: each was shorter than one");
   if (missed != 0) {
     add_cause(causes, "source_down", down_source(description));

@@ -32,6 +32,12 @@ Result<node::PeersOptions> PeerFlags::options() const {
     CACHALOT_TRY_ASSIGN(options.key, os::SecretKey::read("cluster key file", key_file));
   }
   for (const std::string& address : listen) {
+    if (!address.starts_with("tcp:") && !address.starts_with("ucx:") &&
+        !address.starts_with("unix:")) {
+      return Error::make(Code::kInvalidArgument,
+                         "--peer-listen: %.80s, expected tcp:IP:PORT, ucx:IP:PORT or unix:@NAME",
+                         address.c_str());
+    }
     if (is_of_every_machine(address)) {
       return Error::make(
           Code::kInvalidArgument,
