@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import time
 import urllib.request
 
 import pytest
@@ -55,7 +56,10 @@ def test_blocks_that_were_evicted(small_pool):
         for prompt in range(8):
             client.store(engine.cache, client.hash_tokens(tokens_of(prompt, 32)), range(8))
         assert client.lookup(client.hash_tokens(tokens_of(0, 32))) == 0
-    found = causes(small_pool)
+    # The keeper publishes its counters some milliseconds later.
+    until = time.monotonic() + 10
+    while "evicted" not in (found := causes(small_pool)) and time.monotonic() < until:
+        time.sleep(0.01)
     assert list(found) == ["evicted"] and found["evicted"].endswith("blocks evicted because the pool is full")
 
 
@@ -111,6 +115,30 @@ def test_storage_that_does_not_answer():
             client.lookup(client.hash_tokens(tokens_of(1, 32)))
         assert causes(pool)["source_down"] == "the storage is out of use"
         assert [reason for reason, is_there in reasons(address).items() if is_there] == ["source_down"]
+    finally:
+        keeper.terminate()
+        keeper.communicate(timeout=60)
+        subprocess.run([str(PROGRAM), "pool", "destroy", pool], check=True, capture_output=True)
+
+
+def test_a_keeper_that_brings_a_block_is_no_engine_of_short_prompts(tmp_path):
+    pool = pool_path()
+
+    def run(*words, **options):
+        return subprocess.run([str(PROGRAM), *words, "--pool", pool], capture_output=True, check=True, timeout=60, **options)
+
+    keeper = subprocess.Popen(
+        [str(PROGRAM), "serve", "--pool", pool, "--create", "--block-bytes", "4096", "--capacity-blocks", "32", "--storage",
+         f"file:{tmp_path}/storage"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert keeper.stdout.readline().startswith("ready")
+        run("put", "key", input=b"bytes")
+        while (info(pool)["storage"] or {}).get("objects") != 1:
+            assert keeper.poll() is None
+        run("evict", "key")
+        assert run("get", "key", "--storage-wait", "10").stdout == b"bytes"
+        assert [one["pid"] for one in info(pool)["attached"]] == [keeper.pid]
+        assert causes(pool) == {}
     finally:
         keeper.terminate()
         keeper.communicate(timeout=60)

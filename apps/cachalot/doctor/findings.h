@@ -13,7 +13,7 @@ struct Finding {
   std::string check;  // what was looked at: a name that scripts know
   Health health = Health::kOk;
   std::string found;
-  std::string advice = {};  // what to do; empty if all is well
+  std::string advice = {};  // what to do, or to know
 };
 
 using Findings = std::vector<Finding>;

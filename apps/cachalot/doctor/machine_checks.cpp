@@ -82,13 +82,18 @@ std::string limit_text(rlim_t value) {
   return value == RLIM_INFINITY ? "unlimited" : bytes_text(value);
 }
 
-Finding locked_memory() {
+// Of interest to RDMA alone: the GPU's driver locks pages by itself.
+Finding locked_memory(const std::string& root) {
   rlimit limit{};
   (void)getrlimit(RLIMIT_MEMLOCK, &limit);
+  const std::string found = limit_text(limit.rlim_cur);
+  const std::vector<std::string> adapters = names_in(root + "/sys/class/infiniband");
+  if (adapters.empty())
+    return {"locked_memory", Health::kOk, found + "; no RDMA adapter needs any"};
   if (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= 1024 * kMiB)
-    return {"locked_memory", Health::kOk, limit_text(limit.rlim_cur)};
-  return {"locked_memory", Health::kWarning, limit_text(limit.rlim_cur),
-          "only RDMA (ucx: addresses) needs more: ulimit -l unlimited, or LimitMEMLOCK=infinity"};
+    return {"locked_memory", Health::kOk, found};
+  return {"locked_memory", Health::kWarning, found + ", and RDMA adapter " + adapters.front(),
+          "for ucx: addresses: ulimit -l unlimited, or LimitMEMLOCK=infinity"};
 }
 
 Finding descriptors() {
@@ -116,7 +121,7 @@ Finding processor(const std::string& root) {
     return {"processor", Health::kWarning, "/proc/cpuinfo names no flags",
             "an x86-64 with SSE4.2 is expected"};
   std::string found, missing;
-  for (const char* const name : {"clflush", "clflushopt", "clwb", "avx2", "avx512f", "sha_ni"}) {
+  for (const char* const name : {"clflush", "clflushopt", "clwb", "avx2", "avx512f"}) {
     std::string& list = flags.contains(name) ? found : missing;
     list += std::string(list.empty() ? "" : " ") + name;
   }
@@ -185,8 +190,9 @@ Finding dax(const std::string& root) {
 }  // namespace
 
 Findings check_machine(const std::string& root) {
-  return {memory(root),    shared_memory(root), huge_pages(root), locked_memory(), descriptors(),
-          processor(root), clock(root),         nodes(root),      dax(root)};
+  return {memory(root),        shared_memory(root), huge_pages(root),
+          locked_memory(root), descriptors(),       processor(root),
+          clock(root),         nodes(root),         dax(root)};
 }
 
 }  // namespace cachalot::apps

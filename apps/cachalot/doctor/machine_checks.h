@@ -1,4 +1,4 @@
-// What this machine offers to a pool: memory, shared memory, huge pages, limits, processor, clock, nodes, devices.
+// What this machine has for a pool: memory, shared memory, huge pages, limits, processor, clock, NUMA nodes, devices.
 #pragma once
 
 #include <string>

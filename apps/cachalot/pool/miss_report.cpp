@@ -59,9 +59,13 @@ Json describe_misses(const Json& description) {
                       used = number_if_any(totals, "used_blocks");
   const std::uint64_t missed = asked - std::min(asked, used);
   Json causes = Json::array();
-  // The storage of a keeper takes a slot of its pool, and is no engine.
-  const std::size_t own_slots = description["storage"].is_null() ? 0 : 1;
-  const bool has_engines = description["attached"].size() > own_slots;
+  // The storage of a keeper may take a slot of its pool, and is no engine. An embedded keeper's process has engines, too.
+  const Json& attached = description["attached"];
+  const bool has_own_slot = !description["storage"].is_null() &&
+                            std::any_of(attached.begin(), attached.end(), [&](const Json& one) {
+                              return one["pid"] == description["keeper"]["pid"];
+                            });
+  const bool has_engines = attached.size() > (has_own_slot ? 1 : 0);
   if (number_if_any(totals, "prompts") == 0 && has_engines)
     add_cause(causes, "short_prompt", "no prompt has asked for a block: each was shorter than one");
   if (missed != 0) {

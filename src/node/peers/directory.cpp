@@ -5,7 +5,7 @@
 namespace cachalot::node {
 namespace {
 
-// More at a time than readers can have asked for; beyond it peers are asked again.
+// A bound for memory, 5 MB. Beyond it all doubts end, and peers are asked again.
 constexpr std::size_t kMostDoubts = 1u << 16;
 
 std::uint64_t bit_of(std::uint32_t peer) {

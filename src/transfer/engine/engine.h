@@ -107,7 +107,8 @@ struct EngineOptions {
   std::uint64_t chunk_bytes = 1u << 20;
   // A peer of which nothing is heard for so long, though pushes or windows wait for it, is lost.
   std::uint64_t peer_timeout_ns = 5'000'000'000;
-  // So is one for which nothing waits. Else a peer whose host is gone stays one until something is asked of it.
+  // Also peers for which nothing waits are watched, by a ping each quarter of that time. Without it, a peer whose host is
+  // gone stays connected until something is asked of it.
   bool watches_idle_peers = false;
   // Tests only: true changes one of these received bytes before they are verified.
   std::function<bool(WindowKey, std::uint64_t offset, std::uint64_t bytes)> damage = {};
