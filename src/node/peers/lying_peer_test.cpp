@@ -8,6 +8,7 @@ namespace {
 using transfer::PeerId;
 
 enum class Lie {
+  kNone,
   kSilence,
   kRefusal,
   kNoBytes,       // the heads, and no push
@@ -61,6 +62,11 @@ class LyingPeer final : transfer::EngineEvents {
   void take_back() {
     const std::lock_guard lock(mutex_);
     tell({true, {}});
+  }
+  // From now on what it claims is true. It tells no news of that.
+  void tell_the_truth() {
+    const std::lock_guard lock(mutex_);
+    lie_ = Lie::kNone;
   }
   std::uint64_t requests() {
     const std::lock_guard lock(mutex_);
@@ -127,8 +133,8 @@ class LyingPeer final : transfer::EngineEvents {
                         base::SteadyClock::read() + 5 * kSecond);
   }
 
-  const Lie lie_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // below
+  Lie lie_;
   std::unique_ptr<transfer::Registry> registry_;
   NewsMessage news_;
   std::vector<PeerId> followers_;
@@ -194,6 +200,20 @@ TEST_P(LyingPeerTest, NewsThatAreOldOrComeTwiceCostMissesAtMost) {
   EXPECT_EQ(host.load(there), 20u);
   liar.take_back();
   ASSERT_TRUE(knows(host, 20));
+}
+
+// A peer that stores a block again may tell so before a reader has noted that it was not there. No other news come.
+TEST_P(LyingPeerTest, WhatWasNotThereIsAskedForAgainWithoutNews) {
+  Host& host = start(0);
+  LyingPeer peer(folder_, Lie::kNothing);
+  const std::vector<BlockHash> hashes = host.chain(1, 20);
+  peer.claim(space(), hashes);
+  ASSERT_TRUE(knows(host, 20));
+  EXPECT_EQ(host.prefetch(hashes, 5 * kSecond), 0u);
+  EXPECT_GE(peer.requests(), 1u);
+  peer.tell_the_truth();
+  EXPECT_TRUE(comes_true([&] { return host.prefetch(hashes, 5 * kSecond) == 20; }));
+  EXPECT_EQ(host.load(hashes), 20u);
 }
 
 TEST_P(LyingPeerTest, WhatALiarDoesNotGiveComesFromAnotherPeer) {
