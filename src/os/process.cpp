@@ -62,6 +62,23 @@ int lower_hex_digit(char c) {
   return -1;
 }
 
+struct ParsedUuid {
+  Uuid uuid;
+  int digits = 0;
+};
+
+ParsedUuid parse_uuid(const std::string& text) {
+  ParsedUuid parsed;
+  for (const char c : text) {
+    const int digit = lower_hex_digit(c);
+    if (digit < 0) continue;  // dashes, end of line
+    std::uint64_t& half = parsed.digits < 16 ? parsed.uuid.high : parsed.uuid.low;
+    half = half << 4 | static_cast<std::uint64_t>(digit);
+    ++parsed.digits;
+  }
+  return parsed;
+}
+
 bool is_pid(std::uint32_t pid) {
   return pid > 0 && pid <= INT_MAX;
 }
@@ -78,16 +95,19 @@ Result<Uuid> random_uuid() {
 Result<Uuid> boot_id() {
   constexpr const char* kPath = "/proc/sys/kernel/random/boot_id";
   CACHALOT_TRY_ASSIGN(const std::string text, read_start(kPath));
-  Uuid id;
-  int digits = 0;
-  for (const char c : text) {
-    const int digit = lower_hex_digit(c);
-    if (digit < 0) continue;  // dashes, end of line
-    std::uint64_t& half = digits < 16 ? id.high : id.low;
-    half = half << 4 | static_cast<std::uint64_t>(digit);
-    ++digits;
-  }
+  const auto [id, digits] = parse_uuid(text);
   if (digits != 32) return Error::make(Code::kIo, "%s: %d hex digits, expected 32", kPath, digits);
+  return id;
+}
+
+Uuid machine_id() {
+  Uuid id;
+  for (const char* const path : {"/etc/machine-id", "/sys/class/dmi/id/product_uuid"}) {
+    const Result<std::string> text = read_start(path);
+    if (!text) continue;
+    const Uuid one = parse_uuid(*text).uuid;
+    id = {id.low ^ one.low, id.high ^ one.high};
+  }
   return id;
 }
 

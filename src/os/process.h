@@ -24,6 +24,10 @@ Result<Uuid> random_uuid();
 // Another value after every boot of this machine. @errors kIo: no /proc
 Result<Uuid> boot_id();
 
+// This machine's name, the same after every boot: of /etc/machine-id and the firmware's product UUID, as far as
+// they can be read. Zeros: neither can. Copies of a virtual machine may have one name.
+Uuid machine_id();
+
 std::uint32_t own_pid();
 
 // Where a pid and a start time mean the same: the inode numbers of two namespaces, their low halves.

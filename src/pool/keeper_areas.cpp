@@ -8,6 +8,7 @@
 #include "pool/keeper/keeper_line.h"
 #include "pool/keeper/takeover/predecessor.h"
 #include "pool/lock_bytes.h"
+#include "pool/pool_state.h"
 
 namespace cachalot::pool {
 
@@ -20,6 +21,12 @@ Result<os::FileLock> KeeperAreas::lock(std::uint32_t area) const {
 }
 
 Result<std::vector<os::FileLock>> KeeperAreas::lock_all() const {
+  if (PoolState(*access_, *file_).find_keeper() == KeeperLife::kElsewhere) {
+    return Error::make(Code::kBusy,
+                       "%.110s: a keeper on another machine serves this pool: stop it first "
+                       "(`cachalot stop`)",
+                       pool_name());
+  }
   std::vector<os::FileLock> locks;
   for (std::uint32_t area = 0; area < kKeeperSlots; ++area) {
     Result<os::FileLock> locked = lock(area);
@@ -34,10 +41,34 @@ Result<std::vector<os::FileLock>> KeeperAreas::lock_all() const {
   return locks;
 }
 
-Result<std::uint32_t> KeeperAreas::find_in_use(Succession succession) const {
+// Hosts 0 and 1 have two areas each, so that keepers of two machines, between which no lock holds, never choose the same.
+Result<std::uint32_t> KeeperAreas::find_areas_of_others(Succession succession,
+                                                        std::uint32_t host) const {
+  constexpr std::uint32_t kAreasOfHost0 = 0b0011, kAreasOfHost1 = 0b1100;
+  if (access_->geometry.hosts == 1) return 0u;
+  if (host > 1 || host >= access_->geometry.hosts) {
+    return Error::make(Code::kInvalidArgument,
+                       "%.110s: host %u: keepers run on hosts 0 and 1; elsewhere --agent watches "
+                       "this machine's engines",
+                       pool_name(), host);
+  }
+  const PoolState state(*access_, *file_);
+  KeeperLine line{};
+  if (succession == Succession::kOfTheDead && state.find_keeper() == KeeperLife::kElsewhere &&
+      state.read_keeper_line(line)) {
+    return Error::make(Code::kBusy,
+                       "%.110s: has a keeper already: pid %u on host %u; if that machine is off, "
+                       "--take-over",
+                       pool_name(), line.pid, line.host);
+  }
+  return host == 0 ? kAreasOfHost1 : kAreasOfHost0;
+}
+
+Result<std::uint32_t> KeeperAreas::find_in_use(Succession succession, std::uint32_t host) const {
   const char* name = pool_name();
   KeeperLine lines[kKeeperSlots];
-  std::uint32_t highest_epoch = 0, in_use = 0;
+  std::uint32_t highest_epoch = 0;
+  CACHALOT_TRY_ASSIGN(std::uint32_t in_use, find_areas_of_others(succession, host));
   for (std::uint32_t slot = 0; slot < kKeeperSlots; ++slot) {
     lines[slot] = pool::read_keeper_line(*access_, slot);
     highest_epoch = std::max(highest_epoch, lines[slot].epoch);

@@ -32,8 +32,10 @@ class KeeperAreas {
   // Blocks while another process holds it, for `patience_ms`. @errors kBusy
   Result<os::FileLock> lock_succession(std::uint32_t patience_ms = kPatienceMs) const;
 
-  // The areas whose keepers' processes still run, a bit each. @errors kBusy: one of them rules
-  Result<std::uint32_t> find_in_use(Succession succession) const;
+  // The areas that a keeper on `host` cannot have, a bit each: those whose keepers' processes still run, and in a pool of
+  // several hosts the other host's.
+  // @errors kBusy: a keeper rules, here or on another machine; kInvalidArgument: no keeper runs on that host
+  Result<std::uint32_t> find_in_use(Succession succession, std::uint32_t host) const;
   // The area that a keeper will take if those `in_use` are not free. @errors kBusy: none is free
   Result<std::uint32_t> find_free(std::uint32_t in_use) const;
   Result<os::FileLock> lock(std::uint32_t area) const;
@@ -43,6 +45,7 @@ class KeeperAreas {
   const char* pool_name() const { return file_->path().c_str(); }
 
  private:
+  Result<std::uint32_t> find_areas_of_others(Succession succession, std::uint32_t host) const;
   // That no area is free: names the keepers that were taken over from and still run.
   Error all_in_use() const;
 

@@ -14,6 +14,7 @@ inline constexpr std::uint64_t kFirstKeeperLock = std::uint64_t{1} << 62;  // on
 inline constexpr std::uint64_t kSuccessionLock = kFirstKeeperLock + kKeeperSlots;
 inline constexpr std::uint64_t kMakerLock = kSuccessionLock + 1;
 inline constexpr std::uint64_t kFirstClientLock = kFirstKeeperLock + 16;
+inline constexpr std::uint64_t kFirstHostLock = kFirstClientLock + kMaxClients;  // of hosts' agents
 
 // Locks one of them. A forked child of a keeper or client cannot reach the pool (MADV_DONTFORK), so it leaves
 // the lock to its parent. @errors as os::FileLock::try_lock

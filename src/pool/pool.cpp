@@ -69,7 +69,7 @@ Status Pool::remove() {
 }
 
 Result<PoolKeeper> Pool::serve(KeeperOptions options, Succession succession) {
-  CACHALOT_TRY(keeper_areas().find_in_use(succession));  // before memory is touched for nothing
+  CACHALOT_TRY(keeper_areas().find_in_use(succession, options.host));  // before memory is touched for nothing
   CACHALOT_TRY_ASSIGN(PoolKeeper keeper, stand_by(std::move(options)));
   CACHALOT_TRY(serve(keeper, succession));
   return keeper;
@@ -86,14 +86,14 @@ Status Pool::serve(PoolKeeper& standby, Succession succession) {
 }
 
 Result<PoolClient> Pool::attach(ClientOptions options, std::optional<std::uint32_t> slot) {
-  if (options.use_doorbells) {
-    CACHALOT_TRY_ASSIGN(const bool is_locked, state().find_keeper_lock());
-    if (!is_locked) {
-      return Error::make(Code::kNoKeeper,
-                         "%s: no keeper serves this pool: start one with `cachalot serve`",
-                         mapped_.first_file().path().c_str());
-    }
+  const KeeperLife keeper = state().find_keeper();
+  if (keeper != KeeperLife::kHere && keeper != KeeperLife::kElsewhere) {
+    return Error::make(Code::kNoKeeper,
+                       "%s: no keeper serves this pool: start one with `cachalot serve`",
+                       mapped_.first_file().path().c_str());
   }
+  // Between machines no doorbell rings.
+  if (keeper == KeeperLife::kElsewhere) options.use_doorbells = false;
   CACHALOT_TRY(complete(options));
   const ClientSlots slots(access(), mapped_.first_file());
   return slot ? slots.attach_at(options, *slot) : slots.attach_anywhere(std::move(options));
@@ -109,8 +109,12 @@ Status Pool::complete(ClientOptions& options) const {
   CACHALOT_TRY_ASSIGN(options.start_time, os::process_start_time(options.pid));
   options.boot_id_low = boot.low;
   options.boot_id_high = boot.high;
-  // Locks are seen on their own machine only.
-  if (access().geometry.hosts == 1 && options.use_doorbells && !options.keeper_has_ended) {
+  if (options.keeper_has_ended) return {};
+  if (access().geometry.hosts > 1) {
+    options.keeper_has_ended = [keeper = state()](std::uint32_t) {
+      return keeper.find_keeper() == KeeperLife::kEnded;
+    };
+  } else if (options.use_doorbells) {
     options.keeper_has_ended = [fd = mapped_.first_file().fd()](std::uint32_t area) {
       const auto holder = os::who_holds(fd, kFirstKeeperLock + area);
       return holder && !holder->has_value();

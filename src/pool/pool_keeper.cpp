@@ -7,52 +7,32 @@
 
 #include "os/process.h"
 #include "pool/client/call_time.h"
+#include "pool/hosts/host_evidence.h"
 
 namespace cachalot::pool {
 namespace {
 
 constexpr std::uint64_t kKeeperNapNs = 5'000'000;
 
-// Sees the processes of this machine end.
-class HostEvidence final : public Evidence {
- public:
-  HostEvidence(const os::Uuid& boot, const os::Namespaces& namespaces)
-      : boot_(boot), namespaces_(namespaces) {}
-
-  // Of a process of another machine, or of another pid or time namespace, nothing is known: this one
-  // does not read the pid, or the start time, that the other one wrote. One that exited has left its cores,
-  // and no core leaves a process before its write-combining buffers have drained: the way into the
-  // kernel and to the next process takes locked instructions.
-  bool has_exited(const ProcessIdentity& process) override {
-    if (process.boot_id_low != boot_.low || process.boot_id_high != boot_.high ||
-        process.pid_namespace != namespaces_.pid || process.time_namespace != namespaces_.time) {
-      return false;
-    }
-    return !os::process_alive(process.pid, process.start_time);
-  }
-
- private:
-  os::Uuid boot_;
-  os::Namespaces namespaces_;
-};
-
 }  // namespace
 
 Result<PoolKeeper> PoolKeeper::prepare(const Access& access, KeeperOptions options) {
-  CACHALOT_TRY_ASSIGN(const os::Uuid boot, os::boot_id());
-  CACHALOT_TRY_ASSIGN(const os::Namespaces namespaces, os::namespaces());
+  CACHALOT_TRY_ASSIGN(const HostEvidence evidence, HostEvidence::make());
   options.pid = os::own_pid();
   CACHALOT_TRY_ASSIGN(options.start_time, os::process_start_time(options.pid));
-  options.boot_id_low = boot.low;
-  options.boot_id_high = boot.high;
+  options.boot_id_low = evidence.boot().low;
+  options.boot_id_high = evidence.boot().high;
+  options.pid_namespace = evidence.namespaces().pid;
+  options.time_namespace = evidence.namespaces().time;
   if (options.version.empty()) options.version = CACHALOT_VERSION;
   if (!options.unix_s) {
     options.unix_s = [] { return static_cast<std::uint64_t>(std::time(nullptr)); };
   }
   options.takeover_threads = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
   PoolKeeper waiting;
+  waiting.host_ = options.host;
   waiting.clock_ = std::make_unique<base::SteadyClock>();
-  waiting.evidence_ = std::make_unique<HostEvidence>(boot, namespaces);
+  waiting.evidence_ = std::make_unique<HostEvidence>(evidence);
   CACHALOT_TRY_ASSIGN(waiting.keeper_,
                       Keeper::prepare(access, options, *waiting.clock_, waiting.evidence_.get()));
   rpc::HostWaiter::Options naps;
@@ -69,7 +49,7 @@ Result<PoolKeeper> PoolKeeper::prepare(const Access& access, KeeperOptions optio
 
 Status PoolKeeper::announce(const KeeperAreas& areas, Succession succession) {
   CACHALOT_TRY_ASSIGN(const os::FileLock announcing, areas.lock_succession());
-  CACHALOT_TRY_ASSIGN(const std::uint32_t in_use, areas.find_in_use(succession));
+  CACHALOT_TRY_ASSIGN(const std::uint32_t in_use, areas.find_in_use(succession, host_));
   // The area that the keeper will take is locked first.
   CACHALOT_TRY_ASSIGN(const std::uint32_t area, areas.find_free(in_use));
   CACHALOT_TRY_ASSIGN(lock_, areas.lock(area));

@@ -44,6 +44,7 @@ class PoolKeeper {
   Status finish_takeover(const KeeperAreas& areas);
   Status check_now_and_then(const std::function<Status()>& check);
 
+  std::uint32_t host_ = 0;
   std::optional<os::FileLock> lock_;  // of its area, once it rules
   std::unique_ptr<base::SteadyClock> clock_;
   std::unique_ptr<Evidence> evidence_;

@@ -1,24 +1,34 @@
 #include "pool/pool_state.h"
 
-#include <optional>
-
 #include "os/file_lock.h"
+#include "os/process.h"
+#include "pool/format/departures.h"
 #include "pool/format/slot_totals.h"
 #include "pool/lock_bytes.h"
 
 namespace cachalot::pool {
 
-Result<bool> PoolState::find_keeper_lock() const {
+KeeperLife PoolState::find_keeper() const {
   const KeeperView view = read_keepers();
-  if (view.epoch == 0) return false;
-  CACHALOT_TRY_ASSIGN(const std::optional<std::int64_t> holder,
-                      os::who_holds(file_->fd(), kFirstKeeperLock + view.keeper));
-  return holder.has_value();
+  if (view.epoch == 0) return KeeperLife::kNone;
+  const auto holder = os::who_holds(file_->fd(), kFirstKeeperLock + view.keeper);
+  if (holder && holder->has_value()) return KeeperLife::kHere;
+  KeeperLine line{};
+  if (access_->geometry.hosts == 1 || !read_keeper_line(line)) return KeeperLife::kEnded;
+  // Of this machine, and its lock is free.
+  const Result<os::Uuid> boot = os::boot_id();
+  if (boot && line.boot_id_low == boot->low && line.boot_id_high == boot->high) {
+    return KeeperLife::kEnded;
+  }
+  const bool is_taking_over = line.min_epoch != line.epoch;
+  const bool says_it_ended = (line.flags & kKeeperServing) == 0 && !is_taking_over;
+  if (says_it_ended || is_departed(*access_, line)) return KeeperLife::kEnded;
+  return KeeperLife::kElsewhere;
 }
 
-bool PoolState::keeper_is_locked() const {
-  const Result<bool> is_locked = find_keeper_lock();
-  return is_locked && *is_locked;
+bool PoolState::may_have_keeper() const {
+  const KeeperLife life = find_keeper();
+  return life == KeeperLife::kHere || life == KeeperLife::kElsewhere;
 }
 
 bool PoolState::read_keeper_line(KeeperLine& line) const {

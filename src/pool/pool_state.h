@@ -15,16 +15,25 @@
 
 namespace cachalot::pool {
 
+// What is known of the keeper that rules, or ruled last.
+enum class KeeperLife {
+  kNone,       // the pool has never had one
+  kHere,       // a process of this machine holds the lock of its area
+  kElsewhere,  // it is on another machine, and nothing says that it has ended
+  kEnded,
+};
+
 class PoolState {
  public:
   PoolState(const Access& access, const os::SharedFile& first_file)
       : access_(&access), file_(&first_file) {}
 
   KeeperView read_keepers() const { return DirectoryReader(*access_).read_keepers(); }
-  // Whether a process holds the lock of the ruling keeper's area. @errors as os::who_holds
-  Result<bool> find_keeper_lock() const;
-  // The same; false on an error.
-  bool keeper_is_locked() const;
+  // Of a keeper on another machine: its own word, or its host's agent's, says that it has ended; silence does not.
+  // Where locks cannot be read, as if there were none.
+  KeeperLife find_keeper() const;
+  // A keeper serves, or may: here or elsewhere.
+  bool may_have_keeper() const;
 
   // Of the ruling keeper. @return false: there is none, or it wrote none that can be read
   bool read_keeper_line(KeeperLine& line) const;

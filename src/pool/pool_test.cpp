@@ -343,7 +343,7 @@ TEST_P(PoolTest, AStandbyRulesOnceTheKeeperIsGone) {
   ASSERT_TRUE(served) << served.error().message;
   EXPECT_EQ(standby->keeper().epoch(), epoch + 1);
   EXPECT_EQ(pool_->state().read_keepers().epoch, epoch + 1);
-  EXPECT_TRUE(pool_->state().keeper_is_locked());
+  EXPECT_EQ(pool_->state().find_keeper(), KeeperLife::kHere);
   EXPECT_TRUE(standby->keeper().is_valid());
   EXPECT_EQ(pool_->serve({}).error().code, Code::kBusy);
 }
@@ -394,7 +394,7 @@ TEST(PoolServe, AKeeperThatWasKilledIsFollowedAlthoughAForkedChildLives) {
   EXPECT_EQ(pool->serve({}).error().code, Code::kBusy);
   killed->send(SIGKILL);
   ASSERT_EQ(killed->wait()->signal, SIGKILL);
-  EXPECT_FALSE(pool->state().keeper_is_locked());
+  EXPECT_FALSE(pool->state().may_have_keeper());
   {
     const Result<PoolKeeper> next = pool->serve({});
     EXPECT_TRUE(next) << next.error().message;

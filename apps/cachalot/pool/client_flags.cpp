@@ -38,8 +38,6 @@ Result<Attached> attach_to(const ClientFlags& flags, pool::Pool pool, std::uint6
   options.recovery_ns = patience_ns(flags);
   options.reads_only = flags.reads_only;
   options.is_operator = flags.is_operator;
-  // The keeper of a pool of several machines may run on another one, where no doorbell rings.
-  options.use_doorbells = pool.access().geometry.hosts == 1 || pool.state().keeper_is_locked();
   CACHALOT_TRY_ASSIGN(pool::PoolClient client, pool.attach(options, flags.slot));
   return Attached{std::move(pool), std::move(client), flags.paths};
 }

@@ -40,7 +40,7 @@ Json describe_geometry(const pool::Geometry& geometry) {
 // it answers, from another machine; none: no keeper. A hung keeper still says "serving"; a request to it times out.
 const char* keeper_state(const Pool& pool, const pool::KeeperView& view) {
   const bool says_it_serves = (view.flags & pool::kKeeperServing) != 0;
-  if (pool.state().keeper_is_locked()) return says_it_serves ? "serving" : "locked";
+  if (pool.state().may_have_keeper()) return says_it_serves ? "serving" : "locked";
   return says_it_serves && pool.access().geometry.hosts > 1 ? "remote" : "none";
 }
 

@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/log_format.h"
 #include "command.h"
@@ -24,6 +25,7 @@
 #include "os/limits.h"
 #include "os/process.h"
 #include "output.h"
+#include "pool/hosts/host_agent_thread.h"
 #include "pool/making.h"
 #include "pool/sizing.h"
 #include "ready_notice.h"
@@ -199,16 +201,48 @@ Status announce(const ServeFlags& options, const pool::Pool& pool, pool::PoolKee
   return json.write_json(ready);
 }
 
+// A keeper on another machine, from which a standby takes over when it is silent: an old keeper that wakes up does no harm
+// (docs/design/recovery.md).
+class RemoteKeeper {
+ public:
+  explicit RemoteKeeper(std::uint32_t take_over_after_s)
+      : patience_ns_(std::uint64_t{take_over_after_s} * 1'000'000'000) {}
+
+  bool is_silent(const pool::Pool& pool) {
+    const std::uint64_t now_ns = base::SteadyClock::read();
+    const std::uint32_t epoch = pool.state().read_keepers().epoch;
+    std::uint32_t publications = publications_;
+    (void)pool.state().read_publications(publications);
+    if (epoch != epoch_ || publications != publications_) {
+      epoch_ = epoch;
+      publications_ = publications;
+      since_ns_ = now_ns;
+    }
+    return patience_ns_ != 0 && now_ns - since_ns_ >= patience_ns_;
+  }
+
+ private:
+  const std::uint64_t patience_ns_;
+  std::uint32_t epoch_ = 0, publications_ = 0;
+  std::uint64_t since_ns_ = 0;
+};
+
 // Waits until the pool has no keeper, and becomes it. Nothing where a signal came first.
-Result<std::optional<pool::PoolKeeper>> stand_by(pool::Pool& pool,
+Result<std::optional<pool::PoolKeeper>> stand_by(const ServeFlags& flags, pool::Pool& pool,
                                                  const pool::KeeperOptions& options) {
+  RemoteKeeper remote(flags.take_over_after_s);
   constexpr auto kPause = std::chrono::milliseconds(10);
   // Its memory now: to get it is the longest part of a takeover.
   CACHALOT_TRY_ASSIGN(pool::PoolKeeper keeper, pool.stand_by(options));
   while (!stop_requested.load(std::memory_order_relaxed)) {
     CACHALOT_TRY(pool.check_still_there());
-    if (!pool.state().keeper_is_locked() && !pool.is_kept_by_maker()) {
-      const Status served = pool.serve(keeper);
+    const pool::KeeperLife life = pool.state().find_keeper();
+    const bool is_over_the_silent =
+        life == pool::KeeperLife::kElsewhere && remote.is_silent(pool);
+    if ((!pool.state().may_have_keeper() && !pool.is_kept_by_maker()) || is_over_the_silent) {
+      const Status served =
+          pool.serve(keeper, is_over_the_silent ? pool::Succession::kOverTheLiving
+                                                : pool::Succession::kOfTheDead);
       if (served) return std::optional(std::move(keeper));
       if (served.error().code != Code::kBusy) return served.error();
     }
@@ -223,13 +257,45 @@ Result<std::optional<pool::PoolKeeper>> become_keeper(const ServeFlags& options,
     print_now(human_output(options.json), "standby pid=" + std::to_string(os::own_pid()) +
                                               " pool=" + pool.paths()[0] +
                                               metrics_field(options.metrics) + "\n");
-    return stand_by(pool, keeper_options);
+    return stand_by(options, pool, keeper_options);
   }
   CACHALOT_TRY_ASSIGN(
       pool::PoolKeeper keeper,
       pool.serve(keeper_options, options.take_over ? pool::Succession::kOverTheLiving
                                                    : pool::Succession::kOfTheDead));
   return std::optional(std::move(keeper));
+}
+
+// The agent of this machine's host; none in a pool of one host.
+Result<std::unique_ptr<pool::HostAgentThread>> start_agent(const ServeFlags& options,
+                                                           const pool::Pool& pool) {
+  if (pool.access().geometry.hosts > 1) {
+    return pool::HostAgentThread::start(pool.access(), pool.devices().file(0),
+                                        {options.host, options.replace_host});
+  }
+  const char* const flag = options.agent          ? "--agent"
+                           : options.host != 0    ? "--host"
+                           : options.replace_host ? "--replace-host"
+                                                  : nullptr;
+  if (flag == nullptr) return std::unique_ptr<pool::HostAgentThread>();
+  return Error::make(Code::kInvalidArgument,
+                     "%s: is for pools of several machines; %.120s is of one", flag,
+                     options.paths[0].c_str());
+}
+
+// What --agent does: no keeper, until a signal or the end of the pool.
+Status watch_engines(const ServeFlags& options, const pool::Pool& pool, Output& json) {
+  print_now(human_output(options.json), "agent pid=" + std::to_string(os::own_pid()) + " pool=" +
+                                            pool.paths()[0] +
+                                            " host=" + std::to_string(options.host) + "\n");
+  CACHALOT_TRY(json.write_json(
+      {{"pid", os::own_pid()}, {"pool", pool.paths()}, {"host", options.host}, {"agent", true}}));
+  (void)tell_ready();
+  while (!stop_requested.load(std::memory_order_relaxed)) {
+    CACHALOT_TRY(pool.check_still_there());
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return {};
 }
 
 // What reads the pool ends before the keeper and the pool, on every way out.
@@ -241,6 +307,9 @@ struct StorageEnds {
 Status serve(ServeFlags& options, pool::Pool& pool, const pool::KeeperOptions& keeper_options,
              node::MetricsServer* metrics, ServedStorage& storage, NewLimits& limits,
              Output& json) {
+  CACHALOT_TRY_ASSIGN(const std::unique_ptr<pool::HostAgentThread> agent,
+                      start_agent(options, pool));
+  if (options.agent) return watch_engines(options, pool, json);
   CACHALOT_TRY_ASSIGN(std::optional<pool::PoolKeeper> keeper,
                       of_pool(options.paths, become_keeper(options, pool, keeper_options)));
   if (!keeper) return {};

@@ -49,6 +49,30 @@ Result<pool::NamespacePriority> parse_priority(const std::string& text) {
                                  static_cast<std::uint32_t>(number[0] - '0')};
 }
 
+void add_several_hosts_flags(Command& command, ServeFlags& flags, Flag* standby, Flag* take_over) {
+  command
+      .add_option("--host", flags.host,
+                  "this machine's number in the pool, if several machines share it; keepers run on "
+                  "hosts 0 and 1")
+      ->type_name("N")
+      ->transform(number(0, pool::kMaxClients - 1))
+      ->capture_default_str();
+  Flag* const agent = command.add_flag(
+      "--agent", flags.agent,
+      "no keeper: only tells the keeper, which is on another machine, when engines of this one end");
+  agent->excludes(standby);
+  agent->excludes(take_over);
+  command.add_flag("--replace-host", flags.replace_host,
+                   "the machine that had this --host before is off, and stays off");
+  command
+      .add_option("--take-over-after", flags.take_over_after_s,
+                  "of a standby: take over from a keeper on another machine that has been silent for "
+                  "this time; 0: never")
+      ->type_name("SECONDS")
+      ->transform(number(0, 86'400))
+      ->capture_default_str();
+}
+
 }  // namespace
 
 Result<pool::KeeperOptions> ServeFlags::keeper_options() const {
@@ -57,6 +81,7 @@ Result<pool::KeeperOptions> ServeFlags::keeper_options() const {
   keeper_options.copies_first = peers.is_given() && !peers.keeps_copies;
   keeper_options.ttl_ns = ttl_s * 1'000'000'000;
   keeper_options.max_grants = max_grants;
+  keeper_options.host = host;
   keeper_options.suspect_after_ns = suspect_after_ms * 1'000'000;
   for (const std::string& text : pins) {
     CACHALOT_TRY_ASSIGN(const pool::PinnedBlock pin, parse_pin(text));
@@ -133,10 +158,10 @@ void add_serve_flags(Command& app, ServeFlags& flags) {
   options->events.add(*command);
   Flag* const standby = command->add_flag("--standby", options->standby,
                                           "wait until the pool has no live keeper, then take over");
-  command
-      ->add_flag("--take-over", options->take_over,
-                 "take over even from a live keeper, if it hangs")
-      ->excludes(standby);
+  Flag* const take_over = command->add_flag("--take-over", options->take_over,
+                                            "take over even from a live keeper, if it hangs");
+  take_over->excludes(standby);
+  add_several_hosts_flags(*command, *options, standby, take_over);
   add_metrics_flag(*command, options->metrics);
   add_storage_flags(*command, options->storage);
   add_peer_flags(*command, options->peers);

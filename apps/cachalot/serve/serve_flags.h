@@ -30,6 +30,11 @@ struct ServeFlags {
   EventFlags events;
   bool standby = false;
   bool take_over = false;
+  // of pools of several hosts
+  std::uint32_t host = 0;
+  bool agent = false;
+  bool replace_host = false;
+  std::uint32_t take_over_after_s = 10;
   std::string log_level = "warn", log_format = "text";
   bool check_config = false;
   std::string metrics;

@@ -23,7 +23,7 @@ struct StopOptions {
 Status wait_for_end(const pool::Pool& pool, const pool::KeeperLine& keeper, std::uint32_t timeout_s,
                     std::uint64_t deadline_ns) {
   // The lock on this machine; on another one only what the keeper says of itself.
-  while (pool.state().keeper_is_locked() ||
+  while (pool.state().may_have_keeper() ||
          (pool.state().read_keepers().epoch == keeper.epoch &&
           (pool.state().read_keepers().flags & pool::kKeeperServing) != 0)) {
     if (base::SteadyClock::read() > deadline_ns) {

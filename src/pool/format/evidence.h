@@ -3,7 +3,7 @@
 // Silence is none: a stalled process, a forked child, a copy thread or a kernel on a device may wake
 // up and go on storing. So blocks that a suspect holds stay out of use until one of these is known
 // (docs/design/recovery.md):
-//   - its process has exited, seen on its machine;
+//   - its process has exited, seen on its machine, by the keeper or by the host's agent (pool/hosts/host_agent.h);
 //   - its machine has booted since;
 //   - the same process attached again and vouched that its old incarnation is drained;
 //   - an operator fenced it.
@@ -28,6 +28,14 @@ struct ProcessIdentity {
 };
 
 inline ProcessIdentity identity_of(const ClientLine& line) {
+  return {line.host,       line.pid,         line.pid_namespace, line.time_namespace,
+          line.start_time, line.boot_id_low, line.boot_id_high};
+}
+inline ProcessIdentity identity_of(const DepartureLine& line) {
+  return {line.host,       line.pid,         line.pid_namespace, line.time_namespace,
+          line.start_time, line.boot_id_low, line.boot_id_high};
+}
+inline ProcessIdentity identity_of(const KeeperLine& line) {
   return {line.host,       line.pid,         line.pid_namespace, line.time_namespace,
           line.start_time, line.boot_id_low, line.boot_id_high};
 }

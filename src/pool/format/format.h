@@ -51,6 +51,7 @@ struct Geometry {
   // Of each host's slots the last one is the operators', unless it is the only one: a client that stops a
   // keeper or fences a client gets in where engines have, or hold, all others.
   std::uint32_t clients_per_host() const { return clients / hosts; }
+  std::uint32_t first_client(std::uint32_t host) const { return host * clients_per_host(); }
   std::uint32_t operator_clients() const { return clients_per_host() > 1 ? hosts : 0; }
   std::uint32_t engine_clients() const { return clients - operator_clients(); }
 };
@@ -97,8 +98,10 @@ struct KeeperLine {
   std::uint32_t pid;
   std::uint64_t start_time;  // of the process, in clock ticks since boot
   std::uint64_t boot_id_low, boot_id_high;
-  std::uint64_t reserved[2];
-  std::uint32_t reserved2;
+  std::uint32_t host;           // of its machine
+  std::uint32_t pid_namespace;  // 0: it did not say
+  std::uint32_t time_namespace;
+  std::uint32_t reserved[2];
   std::uint32_t crc;
 };
 // answers requests; else: taking over, or gone
@@ -162,6 +165,31 @@ struct PinLine {
   std::uint64_t newest;  // that ever began
   std::uint32_t incarnation;
   std::uint32_t reserved[9];
+  std::uint32_t reserved2;
+  std::uint32_t crc;
+};
+
+// Which machine has a host number; written by the agent of that host (pool/hosts/host_agent.h), as the next one is.
+struct HostLine {
+  std::uint64_t beat;  // counts up while the agent runs
+  std::uint64_t boot_id_low, boot_id_high;
+  std::uint64_t machine_low, machine_high;  // the same after a boot; zeros: the machine has no such name
+  std::uint32_t host;
+  std::uint32_t agent_pid;
+  std::uint32_t ended_epoch;  // keepers of this host with an epoch up to here have exited
+  std::uint32_t reserved[2];
+  std::uint32_t crc;
+};
+
+// Of a client slot: a process that had it, and has exited.
+struct DepartureLine {
+  std::uint32_t host;
+  std::uint32_t pid;
+  std::uint32_t pid_namespace;
+  std::uint32_t time_namespace;
+  std::uint64_t start_time;
+  std::uint64_t boot_id_low, boot_id_high;
+  std::uint64_t reserved[2];
   std::uint32_t reserved2;
   std::uint32_t crc;
 };
@@ -252,6 +280,7 @@ struct Entry {
 static_assert(sizeof(HeaderLine) == 64 && sizeof(GeometryLine) == 64 && sizeof(KeeperLine) == 64);
 static_assert(sizeof(CounterLine) == 64 && sizeof(ClientLine) == 64 && sizeof(ViewLine) == 64);
 static_assert(sizeof(KeeperInfoLine) == 64);
+static_assert(sizeof(HostLine) == 64 && sizeof(DepartureLine) == 64);
 static_assert(sizeof(HeartbeatLine) == 64 && sizeof(PinLine) == 64);
 static_assert(sizeof(NamespaceLine) == 64 && sizeof(NameLine) == 64);
 static_assert(sizeof(LedgerLine) == 64 && sizeof(Entry) == 64);
@@ -271,7 +300,8 @@ struct Layout {
   std::uint64_t responses_in_area;
   std::uint64_t ledger_in_area;
   // client page: line 0 ClientLine, 1 heartbeat, 2 pinned reads, 8 doorbell, CounterLines from line 16; the
-  // slot's totals from line 32, their second copy from line 40
+  // slot's totals from line 32, their second copy from line 40; 56 DepartureLine; 57, in the page of a host's first
+  // slot, HostLine
   std::uint64_t client_pages;
   std::uint64_t doorbell_page;  // the keeper's
   std::uint64_t request_rings;
@@ -329,6 +359,12 @@ struct Layout {
   }
   std::uint64_t client_totals(std::uint32_t client, std::uint32_t copy) const {
     return client_line(client) + (32 + 8 * copy) * memory::kLineBytes;
+  }
+  std::uint64_t departure(std::uint32_t client) const {
+    return client_line(client) + 56 * memory::kLineBytes;
+  }
+  std::uint64_t host_line(std::uint32_t first_client) const {
+    return client_line(first_client) + 57 * memory::kLineBytes;
   }
   std::uint64_t request_ring(std::uint32_t client) const {
     return request_rings + std::uint64_t{client} * kRingLines * memory::kLineBytes;

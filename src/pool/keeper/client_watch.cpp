@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "pool/format/departures.h"
+
 namespace cachalot::pool {
 
 using memory::Line;
@@ -69,7 +71,7 @@ void ClientWatch::let_in(std::uint32_t client, const ClientLine& line) {
   const Session& session = sessions_[client];
   if (session.incarnation != 0 || session.is_held) {
     const bool is_same_process = vouches(session, line);
-    const bool is_drained = is_same_process || has_exited(session.process) ||
+    const bool is_drained = is_same_process || has_exited(client) ||
                             access_.domain().broken(Rule::kReleaseOnReattach);
     if (session.incarnation != 0) sessions_.close(client, is_drained, "was replaced");
     if (session.is_held && is_drained) sessions_.release(client);
@@ -86,7 +88,7 @@ void ClientWatch::watch_processes(std::uint64_t now_ns) {
   for (std::uint32_t client = 0; client < sessions_.slots(); ++client) {
     const Session& session = sessions_[client];
     if (!is_in_use(session)) continue;
-    if (has_exited(session.process)) {
+    if (has_exited(client)) {
       sessions_.end(client, "has exited");
       continue;
     }
@@ -103,12 +105,14 @@ void ClientWatch::watch_processes(std::uint64_t now_ns) {
 }
 
 // A pool of one host has all its processes on the keeper's machine: one of another boot is gone.
-bool ClientWatch::has_exited(const ProcessIdentity& process) const {
+bool ClientWatch::has_exited(std::uint32_t client) const {
+  const ProcessIdentity& process = sessions_[client].process;
   if (process.pid == 0) return false;  // the process is unknown
   const bool is_other_boot =
       process.boot_id_low != options_.boot_id_low || process.boot_id_high != options_.boot_id_high;
   if (is_other_boot && access_.geometry.hosts == 1 && options_.pid != 0) return true;
-  return evidence_ != nullptr && evidence_->has_exited(process);
+  if (evidence_ != nullptr && evidence_->has_exited(process)) return true;
+  return access_.geometry.hosts > 1 && is_departed(access_, client, process);
 }
 
 }  // namespace cachalot::pool

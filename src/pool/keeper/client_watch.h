@@ -34,7 +34,7 @@ class ClientWatch {
   void watch_processes(std::uint64_t now_ns);
   void notice_farewell(std::uint32_t client, const ClientLine& line);
   void let_in(std::uint32_t client, const ClientLine& line);
-  bool has_exited(const ProcessIdentity& process) const;
+  bool has_exited(std::uint32_t client) const;
 
   const Access& access_;
   const KeeperOptions& options_;

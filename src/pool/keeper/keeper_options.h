@@ -51,6 +51,10 @@ struct KeeperOptions {
   std::uint32_t pid = 0;
   std::uint64_t start_time = 0;
   std::uint64_t boot_id_low = 0, boot_id_high = 0;
+  std::uint32_t pid_namespace = 0, time_namespace = 0;
+  // This machine's number in the pool. Keepers run on hosts 0 and 1 only: each has two of the four areas, and every other
+  // epoch, so that two of them never choose the same, though no lock holds between machines.
+  std::uint32_t host = 0;
   std::string version = {};  // of its program
   // The wall clock of reports, in Unix seconds. Passed in, so that simulated runs repeat exactly. None: 0.
   std::function<std::uint64_t()> unix_s = {};

@@ -16,15 +16,21 @@ using memory::Rule;
 Status Reign::announce(std::uint32_t avoid_areas) {
   CACHALOT_TRY_ASSIGN(area_, next_keeper_area(access_, avoid_areas));
   for (predecessor_ = find_predecessor(access_);;) {
-    if (predecessor_.highest_epoch >= 0xfffffffeu) {
+    if (predecessor_.highest_epoch >= 0xfffffffdu) {
       return Error::make(Code::kRefused, "pool: its keeper epochs are used up: create it anew");
     }
-    epoch_ = predecessor_.highest_epoch + 1;
+    epoch_ = next_epoch(predecessor_.highest_epoch);
     publish_line(predecessor_.min_epoch, answers_too_early() ? kKeeperServing : 0);
     const Predecessor now = find_predecessor(access_);
     if (now.epoch == predecessor_.epoch || predecessor_.is_lost) return {};
     predecessor_ = now;
   }
+}
+
+// Hosts 0 and 1 take turns.
+std::uint32_t Reign::next_epoch(std::uint32_t highest) const {
+  const bool is_other_hosts = access_.geometry.hosts > 1 && highest % 2 != options_.host % 2;
+  return highest + (is_other_hosts ? 2 : 1);
 }
 
 void Reign::begin_to_serve() {
@@ -73,6 +79,9 @@ void Reign::publish_line(std::uint32_t min_epoch, std::uint32_t flags) {
   line_.start_time = options_.start_time;
   line_.boot_id_low = options_.boot_id_low;
   line_.boot_id_high = options_.boot_id_high;
+  line_.host = options_.host;
+  line_.pid_namespace = options_.pid_namespace;
+  line_.time_namespace = options_.time_namespace;
   publish_keeper_line(access_, area_, line_);
 }
 

@@ -48,6 +48,7 @@ class Reign {
   void publish_storage(const StorageState& state);
 
  private:
+  std::uint32_t next_epoch(std::uint32_t highest) const;
   void publish_line(std::uint32_t min_epoch, std::uint32_t flags);
   void publish_info() const;
   bool answers_too_early() const;

@@ -38,7 +38,10 @@ void Sessions::open(std::uint32_t client, const ClientLine& line) {
   if (session.pins) blocks_.limbo().add_reader(client, line.incarnation);
 
   rpc::Doorbell doorbell;
-  if (options_.use_doorbells) {
+  // Between machines no doorbell rings.
+  const bool is_of_this_machine =
+      line.boot_id_low == options_.boot_id_low && line.boot_id_high == options_.boot_id_high;
+  if (options_.use_doorbells && is_of_this_machine) {
     doorbell = rpc::Doorbell::at(access_.region.at(access_.layout.client_doorbell(client)));
   }
   open_mailbox(client, line, doorbell);
