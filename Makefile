@@ -34,7 +34,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang demo-sglang build-lmcache build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-lmcache test-transformers wheel test-wheel test-deploy test-asan test-tsan soak soak-storage soak-hosts soak-transfer soak-system coverage bench bench-llama bench-vllm bench-sglang \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang demo-sglang build-lmcache build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-lmcache test-transformers wheel test-wheel setup-vm test-vm test-deploy test-asan test-tsan soak soak-storage soak-hosts soak-transfer soak-system coverage bench bench-llama bench-vllm bench-sglang \
   lint tidy format clean
 
 help: ## list the targets
@@ -146,6 +146,12 @@ test-nixl: setup-python ## get NIXL (0.5 GB) and exchange KV with an engine that
 	CXX="$(CXX)" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) build/nixl/bin/python -m pip install --quiet . numpy pytest
 	build/nixl/bin/python -m pip install --quiet --no-deps nixl-cu12
 	build/nixl/bin/python -m pytest tests/nixl $(PYTEST_ARGS)
+
+setup-vm:
+	@CXX="$(CXX)" tools/setup --for vm
+test-vm: setup-vm ## two virtual machines that map one pool: killed, paused, booted (gets 70 MB of a kernel); VM_ARGS names tests
+	$(call build,dev,cachalot cachalot_pool_load)
+	$(PYTHON) tests/vm/two_hosts_test.py build/dev/apps/cachalot/cachalot build/dev/tests/vm/cachalot_pool_load $(VM_ARGS)
 
 test-deploy: setup-test setup-python ## the files of deploy/, also against Kubernetes' schemas (23 MB from PyPI)
 	$(call build,dev,cachalot)

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "pool/client/call_time.h"
-#include "pool/lock_bytes.h"
+#include "pool/format/lock_bytes.h"
 
 namespace cachalot::pool {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "os/process.h"
+#include "pool/format/lock_bytes.h"
 #include "pool/keeper/keeper_line.h"
 #include "pool/keeper/takeover/predecessor.h"
-#include "pool/lock_bytes.h"
 #include "pool/pool_state.h"
 
 namespace cachalot::pool {

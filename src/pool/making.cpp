@@ -9,7 +9,7 @@
 
 #include "memory/line.h"
 #include "os/shared_file.h"
-#include "pool/lock_bytes.h"
+#include "pool/format/lock_bytes.h"
 
 namespace cachalot::pool {
 

@@ -4,7 +4,7 @@
 
 #include "os/process.h"
 #include "pool/client_slots.h"
-#include "pool/lock_bytes.h"
+#include "pool/format/lock_bytes.h"
 #include "pool/making.h"
 
 namespace cachalot::pool {
@@ -15,7 +15,21 @@ std::vector<std::string> Pool::paths() const {
   return all;
 }
 
+// A file that exists is not made anew; a device is, so it is looked at for a pool that is served.
+Status Pool::check_not_served(const CreateOptions& options) {
+  if (options.paths.empty()) return {};
+  const Result<os::SharedFile> first = os::SharedFile::peek(options.paths[0]);
+  if (!first || first->kind() != os::FileKind::kDevdax) return {};
+  const Result<Pool> there =
+      open(options.paths, {.huge_pages = false, .allow_foreign = true, .read_only = true});
+  if (!there || !there->state().may_have_keeper()) return {};
+  return Error::make(Code::kBusy,
+                     "%.120s: holds a pool that a keeper serves: stop it first (`cachalot stop`)",
+                     options.paths[0].c_str());
+}
+
 Result<Pool> Pool::create(const CreateOptions& options) {
+  CACHALOT_TRY(check_not_served(options));
   std::optional<os::FileLock> maker_lock;
   // Where there are no such locks, other processes cannot tell that it is being made.
   const auto lock_first = [&maker_lock](int fd) {
@@ -69,7 +83,8 @@ Status Pool::remove() {
 }
 
 Result<PoolKeeper> Pool::serve(KeeperOptions options, Succession succession) {
-  CACHALOT_TRY(keeper_areas().find_in_use(succession, options.host));  // before memory is touched for nothing
+  CACHALOT_TRY(keeper_areas().find_in_use(succession,
+                                          options.host));  // before memory is touched for nothing
   CACHALOT_TRY_ASSIGN(PoolKeeper keeper, stand_by(std::move(options)));
   CACHALOT_TRY(serve(keeper, succession));
   return keeper;

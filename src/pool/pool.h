@@ -74,6 +74,7 @@ class Pool {
   bool is_kept_by_maker() const;
 
  private:
+  static Status check_not_served(const CreateOptions& options);
   explicit Pool(MappedPool mapped) : mapped_(std::move(mapped)) {}
 
   KeeperAreas keeper_areas() const { return {access(), mapped_.first_file()}; }

@@ -3,8 +3,8 @@
 #include "os/file_lock.h"
 #include "os/process.h"
 #include "pool/format/departures.h"
+#include "pool/format/lock_bytes.h"
 #include "pool/format/slot_totals.h"
-#include "pool/lock_bytes.h"
 
 namespace cachalot::pool {
 

@@ -109,7 +109,8 @@ class Guest:
             ]  # fmt: skip
         )
         self._commands = self._connect(commands)
-        self._control = self._connect(control).makefile("rw")
+        self._control_socket = self._connect(control)
+        self._control = self._control_socket.makefile("rw")
         self._control.readline()  # QEMU's greeting
         self._ask_machine("qmp_capabilities")
         self._pending = b""
@@ -195,6 +196,8 @@ class Guest:
         """As a power failure: no instruction of the guest runs any more."""
         self.process.kill()
         self.process.wait()
+        for one in (self._control, self._control_socket, self._commands):
+            one.close()
 
     def __enter__(self):
         return self

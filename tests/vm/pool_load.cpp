@@ -22,7 +22,8 @@ namespace cachalot::pool {
 namespace {
 
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
-constexpr std::uint64_t kChains = 64, kDepth = 8;  // of all guests: one finds what another one stored
+constexpr std::uint64_t kChains = 64,
+                        kDepth = 8;  // of all guests: one finds what another one stored
 constexpr std::uint64_t kNamesPerChain = 1000;
 
 struct Counts {
@@ -146,7 +147,8 @@ int run(const std::string& path, std::uint32_t host, const std::string& what) {
   while (base::SteadyClock::read() < until_ns) load.step();
   const Counts& counts = load.counts();
   std::printf(
-      "{\"committed\": %llu, \"duplicates\": %llu, \"refused\": %llu, \"read\": %llu, \"wrong\": %llu, "
+      "{\"committed\": %llu, \"duplicates\": %llu, \"refused\": %llu, \"read\": %llu, \"wrong\": "
+      "%llu, "
       "\"failed_calls\": %llu, \"last_error\": \"%s\"}\n",
       static_cast<unsigned long long>(counts.committed),
       static_cast<unsigned long long>(counts.duplicates),

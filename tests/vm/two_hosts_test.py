@@ -56,7 +56,7 @@ class TwoHosts:
         self.region.attach(guest)
 
     def boot_again(self, name):
-        self.guests[name] = Guest(name, image, self.region, self.folder.name)
+        self.guests[name] = Guest(name, image, self.region, self.folder.name, wait=False)
         self.finish_boot(name)
 
     def serve(self, name, *flags):
@@ -92,16 +92,16 @@ class TwoHosts:
         return [self.finish_load(name, seconds) for name in names]
 
     def info(self, name):
-        return json.loads(self.guests[name].run(f"cachalot pool info {self.device} --json -"))
+        return json.loads(self.guests[name].run(f"cachalot pool info {self.device} --json - 2>/dev/null"))
 
     def blocks(self, name):
         """The blocks by state; every block of the pool has one."""
-        info = self.info(name)
-        states = {
-            state: info[f"{state}_blocks"] for state in ("free", "granted", "live", "limbo", "quarantined", "bad")
-        }
-        self.assertEqual(sum(states.values()), info["blocks"], info)
-        return states
+        for _ in range(5):  # the counters are published line by line
+            info = self.info(name)
+            states = {key.removesuffix("_blocks"): n for key, n in info["accounting"].items() if key != "sum"}
+            if sum(states.values()) == info["geometry"]["blocks"]:
+                return states
+        self.fail(info["accounting"])
 
     def wait_for(self, is_true, seconds, what):
         deadline = time.monotonic() + seconds

@@ -15,24 +15,48 @@ namespace {
 struct FenceOptions {
   ClientFlags client;
   std::optional<std::uint32_t> fenced;
+  std::optional<std::uint32_t> fenced_host;
   bool unknown = false;
   std::string json;
 };
 
+// All held slots of a machine that is off. @return blocks released
+Result<std::uint32_t> fence_host(Attached& attached, std::uint32_t host) {
+  const pool::Geometry& geometry = attached.pool.access().geometry;
+  if (host >= geometry.hosts) {
+    return Error::make(Code::kInvalidArgument, "--all-of-host %u: the pool has %u hosts, from 0 on",
+                       host, geometry.hosts);
+  }
+  const std::uint32_t first = geometry.first_client(host);
+  std::uint32_t released = 0;
+  for (std::uint32_t slot = first; slot < first + geometry.clients_per_host(); ++slot) {
+    if ((attached.pool.state().read_view(slot).flags & pool::kViewHeld) == 0) continue;
+    CACHALOT_TRY_ASSIGN(const std::uint32_t blocks, attached.client->requests().fence(slot));
+    released += blocks;
+  }
+  return released;
+}
+
+Result<std::uint32_t> release(const FenceOptions& options, Attached& attached) {
+  if (options.unknown) return attached.client->requests().fence_unknown();
+  if (options.fenced_host) return fence_host(attached, *options.fenced_host);
+  return attached.client->requests().fence(*options.fenced);
+}
+
 Status fence(const FenceOptions& options) {
-  if (options.fenced.has_value() == options.unknown) {
-    return Error::make(Code::kInvalidArgument, "pool fence: give either --client or --unknown");
+  if (options.fenced.has_value() + options.fenced_host.has_value() + options.unknown != 1) {
+    return Error::make(Code::kInvalidArgument,
+                       "pool fence: give one of --client, --all-of-host and --unknown");
   }
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.client.paths));
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
-  CACHALOT_TRY_ASSIGN(
-      const std::uint32_t released,
-      of_keeper(attached, options.unknown ? attached.client->requests().fence_unknown()
-                                          : attached.client->requests().fence(*options.fenced)));
+  CACHALOT_TRY_ASSIGN(const std::uint32_t released,
+                      of_keeper(attached, release(options, attached)));
   std::fprintf(human_output(options.json), "released %u blocks\n", released);
-  nlohmann::json client;
+  nlohmann::json client, host;
   if (options.fenced) client = *options.fenced;
-  return json.write_json({{"client", client}, {"released", released}});
+  if (options.fenced_host) host = *options.fenced_host;
+  return json.write_json({{"client", client}, {"host", host}, {"released", released}});
 }
 
 int run_fence(const FenceOptions& options) {
@@ -51,6 +75,11 @@ void add_pool_fence(Command& pool, Chosen& chosen) {
   add_pool_flag(*command, options->client.paths);
   command
       ->add_option("--client", options->fenced, "the held client slot, from `cachalot pool info`")
+      ->type_name("N")
+      ->transform(number(0, pool::kMaxClients - 1));
+  command
+      ->add_option("--all-of-host", options->fenced_host,
+                   "instead: all held slots of a machine, which is off or has booted since")
       ->type_name("N")
       ->transform(number(0, pool::kMaxClients - 1));
   command->add_flag("--unknown", options->unknown,

@@ -237,12 +237,10 @@ Result<std::optional<pool::PoolKeeper>> stand_by(const ServeFlags& flags, pool::
   while (!stop_requested.load(std::memory_order_relaxed)) {
     CACHALOT_TRY(pool.check_still_there());
     const pool::KeeperLife life = pool.state().find_keeper();
-    const bool is_over_the_silent =
-        life == pool::KeeperLife::kElsewhere && remote.is_silent(pool);
+    const bool is_over_the_silent = life == pool::KeeperLife::kElsewhere && remote.is_silent(pool);
     if ((!pool.state().may_have_keeper() && !pool.is_kept_by_maker()) || is_over_the_silent) {
-      const Status served =
-          pool.serve(keeper, is_over_the_silent ? pool::Succession::kOverTheLiving
-                                                : pool::Succession::kOfTheDead);
+      const Status served = pool.serve(keeper, is_over_the_silent ? pool::Succession::kOverTheLiving
+                                                                  : pool::Succession::kOfTheDead);
       if (served) return std::optional(std::move(keeper));
       if (served.error().code != Code::kBusy) return served.error();
     }
@@ -285,8 +283,8 @@ Result<std::unique_ptr<pool::HostAgentThread>> start_agent(const ServeFlags& opt
 
 // What --agent does: no keeper, until a signal or the end of the pool.
 Status watch_engines(const ServeFlags& options, const pool::Pool& pool, Output& json) {
-  print_now(human_output(options.json), "agent pid=" + std::to_string(os::own_pid()) + " pool=" +
-                                            pool.paths()[0] +
+  print_now(human_output(options.json), "agent pid=" + std::to_string(os::own_pid()) +
+                                            " pool=" + pool.paths()[0] +
                                             " host=" + std::to_string(options.host) + "\n");
   CACHALOT_TRY(json.write_json(
       {{"pid", os::own_pid()}, {"pool", pool.paths()}, {"host", options.host}, {"agent", true}}));

@@ -57,17 +57,18 @@ void add_several_hosts_flags(Command& command, ServeFlags& flags, Flag* standby,
       ->type_name("N")
       ->transform(number(0, pool::kMaxClients - 1))
       ->capture_default_str();
-  Flag* const agent = command.add_flag(
-      "--agent", flags.agent,
-      "no keeper: only tells the keeper, which is on another machine, when engines of this one end");
+  Flag* const agent = command.add_flag("--agent", flags.agent,
+                                       "no keeper: only tells the keeper, which is on another "
+                                       "machine, when engines of this one end");
   agent->excludes(standby);
   agent->excludes(take_over);
   command.add_flag("--replace-host", flags.replace_host,
                    "the machine that had this --host before is off, and stays off");
   command
-      .add_option("--take-over-after", flags.take_over_after_s,
-                  "of a standby: take over from a keeper on another machine that has been silent for "
-                  "this time; 0: never")
+      .add_option(
+          "--take-over-after", flags.take_over_after_s,
+          "of a standby: take over from a keeper on another machine that has been silent for "
+          "this time; 0: never")
       ->type_name("SECONDS")
       ->transform(number(0, 86'400))
       ->capture_default_str();

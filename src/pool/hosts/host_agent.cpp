@@ -45,14 +45,14 @@ Result<bool> HostAgent::claim() {
 }
 
 Error HostAgent::is_of_another_machine(const HostLine& line) const {
-  return Error::make(
-      Code::kRefused,
-      "host %u: this number is another machine's (%016llx%016llx, this one is %016llx%016llx): give "
-      "this machine another number, or, if that one is off for good, --replace-host",
-      options_.host, static_cast<unsigned long long>(line.machine_high),
-      static_cast<unsigned long long>(line.machine_low),
-      static_cast<unsigned long long>(machine_.name.high),
-      static_cast<unsigned long long>(machine_.name.low));
+  return Error::make(Code::kBusy,
+                     "host %u: this number is another machine's (%016llx%016llx, this one is "
+                     "%016llx%016llx): give "
+                     "this machine another number, or, if that one is off for good, --replace-host",
+                     options_.host, static_cast<unsigned long long>(line.machine_high),
+                     static_cast<unsigned long long>(line.machine_low),
+                     static_cast<unsigned long long>(machine_.name.high),
+                     static_cast<unsigned long long>(machine_.name.low));
 }
 
 void HostAgent::look() {
@@ -76,7 +76,8 @@ void HostAgent::look_at_clients() {
   const KeeperView keeper = DirectoryReader(access_).read_keepers();
   if (keeper.epoch == 0) return;
   const std::uint32_t first = access_.geometry.first_client(options_.host);
-  for (std::uint32_t client = first; client < first + access_.geometry.clients_per_host(); ++client) {
+  for (std::uint32_t client = first; client < first + access_.geometry.clients_per_host();
+       ++client) {
     ViewLine view{};
     if (!access_.region.read_as(access_.layout.view_line(keeper.keeper, client), view)) continue;
     const ProcessIdentity process = identity_of(view);

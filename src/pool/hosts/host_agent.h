@@ -37,7 +37,7 @@ struct HostAgentOptions {
 // This machine and its processes, as an agent sees them; tests make their own.
 struct Machine {
   os::Uuid boot;
-  os::Uuid name;  // os::machine_id()
+  os::Uuid name;       // os::machine_id()
   Evidence* evidence;  // of processes of this boot
 };
 
@@ -54,7 +54,7 @@ class HostAgent {
 
   // Takes the host's number for this machine; call it until it says true. The caller holds the host's lock.
   // @return false: the line before is being watched
-  // @errors kRefused: the number is another machine's; kBusy: … which is alive
+  // @errors kBusy: the number is another machine's
   Result<bool> claim();
 
   // Beats, and writes the departures that are new. After claim() said true.

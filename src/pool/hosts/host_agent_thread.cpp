@@ -3,7 +3,7 @@
 #include <chrono>
 
 #include "base/log.h"
-#include "pool/lock_bytes.h"
+#include "pool/format/lock_bytes.h"
 
 namespace cachalot::pool {
 
@@ -29,7 +29,8 @@ Result<std::unique_ptr<HostAgentThread>> HostAgentThread::start(const Access& ac
     if (is_done) break;
     std::this_thread::sleep_for(std::chrono::nanoseconds(kIntervalNs));
   }
-  thread->thread_ = std::jthread([self = thread.get()](const std::stop_token& stop) { self->run(stop); });
+  thread->thread_ =
+      std::jthread([self = thread.get()](const std::stop_token& stop) { self->run(stop); });
   return thread;
 }
 

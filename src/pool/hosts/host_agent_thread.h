@@ -21,7 +21,7 @@ class HostAgentThread {
   // Returns once this machine has the number, or another of its processes is the agent; the thread then waits for that
   // one to end.
   // @param first_file  outlives the thread, as `access` does
-  // @errors kInvalidArgument: no such host; kRefused, kBusy: HostAgent::claim
+  // @errors kInvalidArgument: no such host; kBusy: HostAgent::claim
   static Result<std::unique_ptr<HostAgentThread>> start(const Access& access,
                                                         const os::SharedFile& first_file,
                                                         const HostAgentOptions& options);

@@ -71,8 +71,8 @@ void ClientWatch::let_in(std::uint32_t client, const ClientLine& line) {
   const Session& session = sessions_[client];
   if (session.incarnation != 0 || session.is_held) {
     const bool is_same_process = vouches(session, line);
-    const bool is_drained = is_same_process || has_exited(client) ||
-                            access_.domain().broken(Rule::kReleaseOnReattach);
+    const bool is_drained =
+        is_same_process || has_exited(client) || access_.domain().broken(Rule::kReleaseOnReattach);
     if (session.incarnation != 0) sessions_.close(client, is_drained, "was replaced");
     if (session.is_held && is_drained) sessions_.release(client);
     if (session.is_held) return sessions_.refuse(client, line.incarnation);
