@@ -198,7 +198,8 @@ TEST_F(HostileTest, NamespacesThatWereNeverOpenedHoldNothing) {
         << space;
     EXPECT_EQ(said(RawClient::head_of(Op::kTouch, 1, UsesPayload{space, {use}})), Code::kStale);
     const BlockHash hash = hash_of(1);
-    EXPECT_EQ(said(RawClient::head_of(Op::kEvict, 0, EvictPayload{space, 0, hash.low, hash.high})),
+    EXPECT_EQ(said(RawClient::head_of(
+                  Op::kEvict, 0, EvictPayload{space, EvictScope::kBlock, hash.low, hash.high})),
               Code::kNotFound);
   }
 }
@@ -239,7 +240,8 @@ TEST_F(HostileTest, AHundredThousandMessagesOfNoiseHarmOnlyTheirSender) {
     }
     // A client that may evict may evict everything, and stop the keeper: these are no forgeries.
     if (op == Op::kEvict)
-      rpc::store_payload(head.payload, EvictPayload{space_, 0, rng.next(), rng.next()});
+      rpc::store_payload(head.payload,
+                         EvictPayload{space_, EvictScope::kBlock, rng.next(), rng.next()});
     if (op == Op::kGrant && head.lines == 1 && lines == 0) {
       held = attacker_->grant(static_cast<std::uint16_t>(rng.below(40)));
     } else {

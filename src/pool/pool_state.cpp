@@ -66,6 +66,12 @@ std::vector<NamespaceName> PoolState::read_namespaces() const {
   return pool::read_namespaces(*access_, view.keeper, view.epoch);
 }
 
+NamespaceCounters PoolState::read_namespace_counters(std::uint32_t id) const {
+  const KeeperView view = read_keepers();
+  if (view.epoch == 0) return {};
+  return pool::read_namespace_counters(*access_, view.keeper, view.epoch, id);
+}
+
 ViewLine PoolState::read_view(std::uint32_t slot) const {
   const KeeperView keeper = read_keepers();
   ViewLine line{};

@@ -8,6 +8,7 @@
 
 #include "os/shared_file.h"
 #include "pool/format/access.h"
+#include "pool/format/namespace_counters.h"
 #include "pool/format/namespace_names.h"
 #include "pool/format/statistics.h"
 #include "pool/format/storage_state.h"
@@ -42,6 +43,8 @@ class PoolState {
   // How often it published its counters: stands still if its thread hangs.
   bool read_publications(std::uint32_t& count) const;
   std::vector<NamespaceName> read_namespaces() const;
+  // What the ruling keeper has counted of a namespace of read_namespaces().
+  NamespaceCounters read_namespace_counters(std::uint32_t id) const;
   // Nothing: the ruling keeper has no storage.
   std::optional<StorageState> read_storage() const;
   // What the ruling keeper says of a slot: held means that its last client is not served any more, and that

@@ -63,10 +63,14 @@ class Dashboard(unittest.TestCase):
         key.write_bytes(os.urandom(32))
         keeper = subprocess.Popen(
             [CACHALOT, "serve", "--pool", self.folder / "pool", "--create", "--block-bytes", "4KiB", "--capacity-blocks", "32",
-             "--storage", "null:", "--peers", f"file:{self.folder}/peers", "--peer-listen", "tcp:127.0.0.1:0",
+             "--quota", "default=64KiB", "--storage", "null:", "--peers", f"file:{self.folder}/peers", "--peer-listen", "tcp:127.0.0.1:0",
              "--cluster-key-file", key, "--metrics", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
         self.addCleanup(self.end, keeper)
-        return dict(word.split("=", 1) for word in keeper.stdout.readline().split()[1:])["metrics"]
+        ready = keeper.stdout.readline()
+        # A namespace: metrics of namespaces have samples.
+        subprocess.run([CACHALOT, "put", "greeting", "--pool", self.folder / "pool"], input=b"hello", check=True,
+                       stdout=subprocess.DEVNULL, timeout=DEADLINE_S)
+        return dict(word.split("=", 1) for word in ready.split()[1:])["metrics"]
 
     @staticmethod
     def end(process):

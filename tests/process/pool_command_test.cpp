@@ -321,7 +321,7 @@ TEST_F(PoolCommand, AFenceFreesWhatASuspectHeld) {
 
   const Outcome fenced = run({"pool", "fence", path, "--client", "3", "--json", "-"});
   expect_done(fenced);
-  EXPECT_EQ(fenced.json(), (nlohmann::json{{"client", 3}, {"released", held}}));
+  EXPECT_EQ(fenced.json(), (nlohmann::json{{"client", 3}, {"host", nullptr}, {"released", held}}));
   EXPECT_EQ(fenced.err, "released " + std::to_string(held) + " blocks\n");
   expect_error(run({"pool", "fence", path, "--client", "3"}), 1, {path, "slot 3", "held"});
   expect_error(run({"pool", "fence", path, "--client", "5"}), 2, {path, "5"});

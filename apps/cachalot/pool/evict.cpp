@@ -14,19 +14,23 @@ struct EvictOptions {
   ClientFlags client;
   std::string key;
   bool all = false;
+  bool whole_namespace = false;
   std::string json;
 };
 
 Result<std::uint32_t> evict(const EvictOptions& options) {
-  if (options.key.empty() != options.all) {
-    return Error::make(Code::kInvalidArgument, "evict: give either a KEY or --all");
+  if (!options.key.empty() + options.all + options.whole_namespace != 1) {
+    return Error::make(Code::kInvalidArgument,
+                       "evict: give one of KEY, --all and --whole-namespace");
   }
   BlockHash hash;
-  if (!options.all) {
+  if (!options.key.empty()) {
     CACHALOT_TRY_ASSIGN(hash, parse_key(options.key, options.client.fingerprint));
   }
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
   if (options.all) return of_keeper(attached, attached.client->requests().evict_everything());
+  if (options.whole_namespace)
+    return of_keeper(attached, attached.client->requests().evict_namespace());
   return of_key(options.key, of_keeper(attached, attached.client->requests().evict(hash)));
 }
 
@@ -50,6 +54,8 @@ void add_evict(Command& app, Chosen& chosen) {
   command->add_option("key", options->key, kKeyHelp)->type_name("KEY");
   command->add_flag("--all", options->all,
                     "evict all blocks of all namespaces, except pinned ones");
+  command->add_flag("--whole-namespace", options->whole_namespace,
+                    "evict all blocks of --namespace, pinned ones, too");
   add_client_flags(*command, options->client);
   command->add_option("--json", options->json, "write the result to FILE, or to stdout for -")
       ->type_name("FILE");

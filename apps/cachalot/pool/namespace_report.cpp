@@ -124,10 +124,16 @@ std::vector<std::string> differences(const std::string& one, const std::string& 
   return found;
 }
 
-Json describe_namespaces(const std::vector<pool::NamespaceName>& namespaces) {
+Json describe_namespaces(const pool::PoolState& state) {
+  const std::vector<pool::NamespaceName> namespaces = state.read_namespaces();
   Json described = Json::array();
   for (const pool::NamespaceName& one : namespaces) {
     Json all = {{"id", one.id}, {"digest", block_hash::to_hex(one.digest)}, {"name", one.name}};
+    const pool::NamespaceCounters counters = state.read_namespace_counters(one.id);
+    all["live_blocks"] = counters.live_blocks;
+    all["quota_blocks"] = counters.quota_blocks;
+    all["committed_blocks"] = counters.committed_blocks;
+    all["evicted_blocks"] = counters.evicted_blocks;
     if (const auto bytes = block_bytes_of(one.name)) all["block_bytes"] = *bytes;
     std::size_t least = ~std::size_t{0};
     for (const pool::NamespaceName& other : namespaces) {

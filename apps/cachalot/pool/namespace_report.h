@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "pool/format/namespace_names.h"
+#include "pool/pool_state.h"
 
 namespace cachalot::apps {
 
@@ -24,9 +24,9 @@ std::optional<std::uint64_t> block_bytes_of(const std::string& name);
 // of one engine.
 std::vector<std::string> differences(const std::string& one, const std::string& other);
 
-// [{"id", "digest", "name"}], with "block_bytes" where the name tells it, and "differs_from" {"id", "in"}: the most
+// [{"id", "digest", "name", "live_blocks", "quota_blocks", …}], with "block_bytes" where the name tells it, and "differs_from" {"id", "in"}: the most
 // similar other namespace.
-nlohmann::json describe_namespaces(const std::vector<pool::NamespaceName>& namespaces);
+nlohmann::json describe_namespaces(const pool::PoolState& state);
 
 // One line for each that fills less than kLeastFilled of a block.
 std::vector<std::string> fill_warnings(const nlohmann::json& namespaces,

@@ -231,7 +231,7 @@ Json describe_pool(const Pool& pool) {
                       {"storage", describe_storage(pool)},
                       {"totals", describe_totals(pool.state().read_totals())},
                       {"attached", describe_clients(pool)}};
-  Json namespaces = describe_namespaces(pool.state().read_namespaces());
+  Json namespaces = describe_namespaces(pool.state());
   if (!namespaces.empty()) description["namespaces"] = std::move(namespaces);
   pool::KeeperCounters counters;
   if (pool.state().read_keeper_counters(counters)) {

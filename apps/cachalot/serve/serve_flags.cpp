@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "base/byte_size.h"
 #include "base/log_format.h"
 #include "block_hash/block_hash.h"
 #include "client_flags.h"
@@ -35,6 +36,27 @@ Result<pool::PinnedBlock> parse_pin(const std::string& text) {
   return pool::PinnedBlock{block_hash::make_namespace(fingerprint).digest, hash};
 }
 
+// Of a fingerprint, or of the digest that `pool info` shows, because engines' fingerprints are long.
+BlockHash digest_of(const std::string& namespace_text) {
+  const Result<BlockHash> digest = block_hash::parse_block_hash(namespace_text);
+  return digest ? *digest : block_hash::make_namespace(namespace_text).digest;
+}
+
+// "NAMESPACE=SIZE".
+Result<pool::NamespaceQuota> parse_quota(const std::string& text) {
+  const std::size_t equals = text.rfind('=');
+  const Result<std::uint64_t> bytes =
+      equals == std::string::npos || equals == 0
+          ? Result<std::uint64_t>(Error::make(Code::kInvalidArgument, "no size"))
+          : base::parse_byte_size("--quota", text.substr(equals + 1));
+  if (!bytes) {
+    return Error::make(Code::kInvalidArgument,
+                       "--quota: \"%.120s\", expected NAMESPACE=SIZE, as a-tenant=64GiB",
+                       text.c_str());
+  }
+  return pool::NamespaceQuota{digest_of(text.substr(0, equals)), *bytes};
+}
+
 // "NAMESPACE=N".
 Result<pool::NamespacePriority> parse_priority(const std::string& text) {
   const std::size_t equals = text.rfind('=');
@@ -45,7 +67,7 @@ Result<pool::NamespacePriority> parse_priority(const std::string& text) {
         "--priority: \"%.120s\", expected NAMESPACE=N with N from 0 (evicted first) to 7",
         text.c_str());
   }
-  return pool::NamespacePriority{block_hash::make_namespace(text.substr(0, equals)).digest,
+  return pool::NamespacePriority{digest_of(text.substr(0, equals)),
                                  static_cast<std::uint32_t>(number[0] - '0')};
 }
 
@@ -97,6 +119,15 @@ Result<pool::KeeperOptions> ServeFlags::keeper_options() const {
     }
     keeper_options.priorities.push_back(priority);
   }
+  for (const std::string& text : quotas) {
+    CACHALOT_TRY_ASSIGN(const pool::NamespaceQuota quota, parse_quota(text));
+    for (const pool::NamespaceQuota& other : keeper_options.quotas) {
+      if (!(other.namespace_digest == quota.namespace_digest)) continue;
+      return Error::make(Code::kInvalidArgument,
+                         "--quota: \"%.120s\": the namespace is named twice", text.c_str());
+    }
+    keeper_options.quotas.push_back(quota);
+  }
   CACHALOT_TRY(keeper_options.check());
   return keeper_options;
 }
@@ -143,6 +174,13 @@ void add_serve_flags(Command& app, ServeFlags& flags) {
                    "all others: " +
                        std::to_string(pool::KeeperOptions::kDefaultPriority) + "; repeatable")
       ->type_name("NAMESPACE=N");
+  command
+      ->add_option(
+          "--quota", options->quotas,
+          "of the bytes in blocks: a namespace that has more gives way first when the pool "
+          "is full; its fingerprint, or its digest as `cachalot pool info` shows it; "
+          "repeatable")
+      ->type_name("NAMESPACE=SIZE");
   command
       ->add_option("--max-grants", options->max_grants,
                    "limit of blocks that one client holds in advance")

@@ -24,7 +24,7 @@ struct ServeFlags {
   GeometryFlags geometry;
   std::string policy = "lru";
   std::uint64_t ttl_s = 0;
-  std::vector<std::string> pins, priorities;
+  std::vector<std::string> pins, priorities, quotas;
   std::uint32_t max_grants = 256;
   std::uint64_t suspect_after_ms = pool::KeeperOptions{}.suspect_after_ns / 1'000'000;
   EventFlags events;

@@ -22,10 +22,8 @@ struct StopOptions {
 
 Status wait_for_end(const pool::Pool& pool, const pool::KeeperLine& keeper, std::uint32_t timeout_s,
                     std::uint64_t deadline_ns) {
-  // The lock on this machine; on another one only what the keeper says of itself.
-  while (pool.state().may_have_keeper() ||
-         (pool.state().read_keepers().epoch == keeper.epoch &&
-          (pool.state().read_keepers().flags & pool::kKeeperServing) != 0)) {
+  // A standby may rule by then.
+  while (pool.state().read_keepers().epoch == keeper.epoch && pool.state().may_have_keeper()) {
     if (base::SteadyClock::read() > deadline_ns) {
       return Error::make(Code::kTimeout, "%.120s: the keeper, pid %u, has not ended after %u s",
                          pool.paths()[0].c_str(), keeper.pid, timeout_s);

@@ -44,16 +44,9 @@ class NodeLists {
   NodeId newer(NodeId node) const { return node_at(links_[node + kLists].newer); }
 
   // The node must be in none.
-  void push_newest(std::uint32_t list, NodeId node) {
-    CACHALOT_CHECK(list_of_[node] == kInNone);
-    const std::uint32_t record = node + kLists;
-    const std::uint32_t older = links_[list].older;
-    links_[record] = {older, list};
-    links_[older].newer = record;
-    links_[list].older = record;
-    list_of_[node] = static_cast<std::uint8_t>(list);
-    ++sizes_[list];
-  }
+  void push_newest(std::uint32_t list, NodeId node) { link(list, node, list); }
+  // The same list, one place on the older side of `newer`, which is in one.
+  void insert_older_than(NodeId node, NodeId newer) { link(list_of_[newer], node, newer + kLists); }
   // These two need a node of some list.
   void erase(NodeId node) {
     CACHALOT_CHECK(list_of_[node] != kInNone);
@@ -73,6 +66,17 @@ class NodeLists {
     std::uint32_t older = 0;
     std::uint32_t newer = 0;
   };
+
+  void link(std::uint32_t list, NodeId node, std::uint32_t newer) {
+    CACHALOT_CHECK(list_of_[node] == kInNone);
+    const std::uint32_t record = node + kLists;
+    const std::uint32_t older = links_[newer].older;
+    links_[record] = {older, newer};
+    links_[older].newer = record;
+    links_[newer].older = record;
+    list_of_[node] = static_cast<std::uint8_t>(list);
+    ++sizes_[list];
+  }
 
   static NodeId node_at(std::uint32_t record) {
     return record < kLists ? kNoNode : record - kLists;

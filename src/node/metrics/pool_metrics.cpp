@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <vector>
 
 namespace cachalot::node {
 namespace {
@@ -36,6 +37,17 @@ constexpr MetricFamily kSlots = {"cachalot_pool_client_slots", kGauge, "",
                                  "Client slots for engines, used or not."};
 constexpr MetricFamily kNamespaces = {"cachalot_pool_namespaces", kGauge, "",
                                       "Namespaces that clients attached with."};
+constexpr MetricFamily kNamespaceLive = {"cachalot_namespace_live_blocks", kGauge, "blocks",
+                                         "Blocks of a namespace, by its number and name."};
+constexpr MetricFamily kNamespaceQuota = {
+    "cachalot_namespace_quota_blocks", kGauge, "blocks",
+    "Blocks that a namespace may have before it gives way first; only of those with a quota."};
+constexpr MetricFamily kNamespaceCommitted = {"cachalot_namespace_committed_blocks", kCounter,
+                                              "blocks",
+                                              "Blocks of a namespace that this keeper published."};
+constexpr MetricFamily kNamespaceEvicted = {
+    "cachalot_namespace_evicted_blocks", kCounter, "blocks",
+    "Blocks of a namespace that this keeper evicted, for whatever reason."};
 constexpr MetricFamily kEvicted = {"cachalot_keeper_evicted_blocks", kCounter, "blocks",
                                    "Blocks that the keeper evicted, by reason."};
 constexpr MetricFamily kRefusedGrants = {"cachalot_keeper_refused_grants", kCounter, "",
@@ -202,6 +214,28 @@ void write_clients(Exposition& exposition, const pool::PoolState& state, std::ui
   exposition.sample({"state", "held"}, held);
 }
 
+void write_namespaces(Exposition& exposition, const pool::PoolState& state) {
+  struct Part {
+    const MetricFamily& family;
+    std::uint64_t pool::NamespaceCounters::*value;
+  };
+  constexpr Part kParts[] = {{kNamespaceLive, &pool::NamespaceCounters::live_blocks},
+                             {kNamespaceQuota, &pool::NamespaceCounters::quota_blocks},
+                             {kNamespaceCommitted, &pool::NamespaceCounters::committed_blocks},
+                             {kNamespaceEvicted, &pool::NamespaceCounters::evicted_blocks}};
+  const std::vector<pool::NamespaceName> namespaces = state.read_namespaces();
+  for (const Part& part : kParts) {
+    exposition.begin(part.family);
+    for (const pool::NamespaceName& one : namespaces) {
+      const std::uint64_t value = state.read_namespace_counters(one.id).*part.value;
+      if (&part.family == &kNamespaceQuota && value == 0) continue;
+      const std::string id = std::to_string(one.id);
+      const Label labels[] = {{"namespace", id}, {"name", one.name}};
+      exposition.sample(labels, value);
+    }
+  }
+}
+
 template <class Counter, std::size_t kCount>
 void write_labelled(Exposition& exposition, const MetricFamily& family, const char* label,
                     const Labelled<Counter> (&parts)[kCount],
@@ -235,6 +269,7 @@ void write_pool_metrics(Exposition& exposition, const pool::Pool& pool) {
   write_identity(exposition, access);
   write_service(exposition, state);
   write_clients(exposition, state, access.geometry.clients);
+  write_namespaces(exposition, state);
   pool::KeeperCounters counters;
   if (state.read_keeper_counters(counters)) write_keeper_counters(exposition, counters);
   const pool::ClientCounters totals = state.read_totals();

@@ -36,7 +36,7 @@ bool KeeperRequests::post_touch(const BlockUse& use) {
 }
 
 Result<std::uint32_t> KeeperRequests::evict(const BlockHash& hash) {
-  const EvictPayload wanted{namespace_.id(), 0, hash.low, hash.high};
+  const EvictPayload wanted{namespace_.id(), EvictScope::kBlock, hash.low, hash.high};
   CACHALOT_TRY(call(Op::kEvict, rpc::request_payload(wanted)));
   base::reach(FailPoint::kEvictAsked);
   if (calls_.status() == Code::kNotFound) {
@@ -48,8 +48,16 @@ Result<std::uint32_t> KeeperRequests::evict(const BlockHash& hash) {
 }
 
 Result<std::uint32_t> KeeperRequests::evict_everything() {
-  const EvictPayload wanted{namespace_.id(), 1, 0, 0};
-  CACHALOT_TRY(call(Op::kEvict, rpc::request_payload(wanted)));
+  return evict_all_of(EvictScope::kAll);
+}
+
+Result<std::uint32_t> KeeperRequests::evict_namespace() {
+  if (namespace_.id() == 0) return 0u;  // the pool does not have it
+  return evict_all_of(EvictScope::kNamespace);
+}
+
+Result<std::uint32_t> KeeperRequests::evict_all_of(EvictScope scope) {
+  CACHALOT_TRY(call(Op::kEvict, rpc::request_payload(EvictPayload{namespace_.id(), scope, 0, 0})));
   CACHALOT_TRY(calls_.check_status("evict all blocks"));
   return calls_.answer<EvictAnswer>().evicted;
 }

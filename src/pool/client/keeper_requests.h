@@ -32,6 +32,8 @@ class KeeperRequests {
   // Drops a block and all below it. @return blocks dropped @errors kNotFound
   Result<std::uint32_t> evict(const BlockHash& hash);
   Result<std::uint32_t> evict_everything();
+  // All blocks of this client's namespace, pinned ones, too; its id stays. @return blocks
+  Result<std::uint32_t> evict_namespace();
   // Says that the process that last had this slot, and is suspected, stores no more.
   // @return blocks released @errors kBusy: the slot is served, kNotFound: nothing is held there, as
   //         in this client's own, which let it in
@@ -56,6 +58,7 @@ class KeeperRequests {
   std::uint32_t outstanding() const { return calls_.outstanding(); }
 
  private:
+  Result<std::uint32_t> evict_all_of(EvictScope scope);
   Status call(Op op, const memory::Line& head = {},
               std::span<const rpc::FollowingLine> following = {});
   bool can_post() const { return attachment_.is_attached() && calls_.has_credit(1, 1); }

@@ -173,7 +173,8 @@ struct PinLine {
 struct HostLine {
   std::uint64_t beat;  // counts up while the agent runs
   std::uint64_t boot_id_low, boot_id_high;
-  std::uint64_t machine_low, machine_high;  // the same after a boot; zeros: the machine has no such name
+  std::uint64_t machine_low,
+      machine_high;  // the same after a boot; zeros: the machine has no such name
   std::uint32_t host;
   std::uint32_t agent_pid;
   std::uint32_t ended_epoch;  // keepers of this host with an epoch up to here have exited
@@ -333,6 +334,14 @@ struct Layout {
   }
   std::uint64_t view_line(std::uint32_t keeper, std::uint32_t client) const {
     return keeper_line(keeper) + views_in_area + client * kPageBytes;
+  }
+  // CounterLines of the namespaces, one each, behind the views: namespace `index` on the page of client index % clients. 0:
+  // a pool of so few clients has no room for it.
+  std::uint64_t namespace_counters(std::uint32_t keeper, std::uint32_t index,
+                                   std::uint32_t clients) const {
+    const std::uint64_t line = 1 + index / clients;
+    if (line >= kPageBytes / memory::kLineBytes) return 0;
+    return view_line(keeper, index % clients) + line * memory::kLineBytes;
   }
   std::uint64_t response_ring(std::uint32_t keeper, std::uint32_t client) const {
     return keeper_line(keeper) + responses_in_area +

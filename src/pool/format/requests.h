@@ -98,9 +98,14 @@ struct FenceAnswer {
   std::uint32_t released;  // blocks
 };
 
+enum class EvictScope : std::uint32_t {
+  kBlock = 0,      // and all below it
+  kAll = 1,        // of all namespaces, but pinned blocks and their prefixes
+  kNamespace = 2,  // pinned blocks, too
+};
 struct EvictPayload {
   std::uint32_t namespace_id;
-  std::uint32_t everything;  // 1: all that is published, of all namespaces
+  EvictScope scope;
   std::uint64_t hash_low, hash_high;
 };
 struct EvictAnswer {

@@ -6,6 +6,7 @@
 #include "base/fail_point.h"
 #include "base/rng.h"
 #include "eviction/structure/prioritized_leaves.h"
+#include "eviction/structure/quota_leaves.h"
 
 namespace cachalot::pool {
 namespace {
@@ -20,21 +21,22 @@ std::uint32_t tick_at(std::uint64_t now_ns) {
 }  // namespace
 
 Evictor::Evictor(const Access& access, const KeeperOptions& options, eviction::PolicyKind policy,
-                 base::Clock& clock, const Namespaces& namespaces, Blocks& blocks,
+                 base::Clock& clock, Namespaces& namespaces, Blocks& blocks,
                  DirectoryWriter& directory, KeeperCounters& counters)
     : access_(access),
       clock_(clock),
       ttl_ns_(options.ttl_ns),
       copies_first_(options.copies_first),
       rules_(options, namespaces),
+      namespaces_(namespaces),
       blocks_(blocks),
       table_(blocks.table()),
       directory_(directory),
       counters_(counters) {
-  make_policy(policy);
+  make_policy(options, policy);
 }
 
-void Evictor::make_policy(eviction::PolicyKind kind) {
+void Evictor::make_policy(const KeeperOptions& options, eviction::PolicyKind kind) {
   const std::uint32_t nodes = table_.size();
   if (rules_.has_priorities()) {
     policy_ =
@@ -45,13 +47,14 @@ void Evictor::make_policy(eviction::PolicyKind kind) {
     policy_ = eviction::make_leaf_policy(kind, nodes);
     lru_ = dynamic_cast<eviction::LeafLru*>(policy_.get());
   }
-  is_plain_lru_ = lru_ != nullptr && !copies_first_ && ttl_ns_ == 0;
+  is_plain_lru_ = lru_ != nullptr && !copies_first_ && ttl_ns_ == 0 && options.quotas.empty();
   // Where an operator said which namespaces go last, that alone counts.
   if (copies_first_ && !rules_.has_priorities()) {
     auto copies = std::make_unique<eviction::CopiesFirst>(std::move(policy_), nodes);
     copies_ = copies.get();
     policy_ = std::move(copies);
   }
+  add_quotas(options);
   if (ttl_ns_ != 0) {
     auto ages = std::make_unique<eviction::ExpiringLeaves>(std::move(policy_), nodes);
     ages_ = ages.get();
@@ -60,11 +63,23 @@ void Evictor::make_policy(eviction::PolicyKind kind) {
   }
 }
 
+void Evictor::add_quotas(const KeeperOptions& options) {
+  if (options.quotas.empty()) return;
+  std::vector<std::uint64_t> blocks;
+  for (std::uint32_t quota = 0; quota < options.quotas.size(); ++quota)
+    blocks.push_back(namespaces_.quota_blocks(quota));
+  policy_ = std::make_unique<eviction::QuotaLeaves>(
+      std::move(policy_), table_.size(), std::move(blocks), [this](eviction::NodeId root) {
+        return namespaces_.quota_of(table_.use(root).namespace_id);
+      });
+}
+
 void Evictor::enter(std::uint32_t block, std::uint32_t parent, bool is_copy) {
   // What the policy may know a block by when it comes again: its hash, apart for each namespace.
   const std::uint64_t name =
       table_.record(block).hash.low ^ base::mix64(table_.use(block).namespace_id);
   policy_->insert(block, parent, name);
+  namespaces_.add_live(table_.use(block).namespace_id);
   if (is_copy && copies_ != nullptr) copies_->mark_copy(block);
   if (is_pinned(block)) policy_->hold(block);
 }
@@ -135,6 +150,7 @@ std::uint32_t Evictor::evict_all() {
 void Evictor::evict(std::uint32_t block) {
   open_chains_.forget_block(block);
   policy_->erase(block);
+  namespaces_.add_eviction(table_.use(block).namespace_id);
   directory_.retract(block);
   ++counters_[KeeperCounter::kEvictions];
   base::reach(base::FailPoint::kEvictionDone);
@@ -161,18 +177,34 @@ std::uint32_t Evictor::evict_subtree(std::uint32_t root) {
   for (std::uint32_t block = 0; block < table_.size(); ++block) {
     if (where[block] == kInside) inside.push_back(block);
   }
-  // Each pass takes the leaves that are left; a chain needs as many passes as it is deep, so start
-  // again from a parent as soon as it has become a leaf.
-  for (std::uint32_t block : inside) {
-    while (block != kNoBlock && where[block] == kInside && policy_->residency().is_leaf(block)) {
+  evict_from_leaves(inside);
+  return static_cast<std::uint32_t>(inside.size());
+}
+
+std::uint32_t Evictor::evict_namespace(std::uint32_t namespace_id) {
+  std::vector<std::uint32_t> inside;
+  for (std::uint32_t block = 0; block < table_.size(); ++block) {
+    const BlockTable::Use& use = table_.use(block);
+    if (use.state == BlockState::kLive && use.namespace_id == namespace_id) inside.push_back(block);
+  }
+  evict_from_leaves(inside);
+  return static_cast<std::uint32_t>(inside.size());
+}
+
+// Whole subtrees, in any order. Each pass takes the leaves that are left; a chain needs as many passes as it is deep, so
+// start again from a parent as soon as it has become a leaf.
+void Evictor::evict_from_leaves(const std::vector<std::uint32_t>& blocks) {
+  std::vector<bool> is_inside(table_.size());
+  for (const std::uint32_t block : blocks) is_inside[block] = true;
+  for (std::uint32_t block : blocks) {
+    while (block != kNoBlock && is_inside[block] && policy_->residency().is_leaf(block)) {
       const std::uint32_t parent = table_.record(block).parent;
       evict(block);
-      where[block] = kOutside;
+      is_inside[block] = false;
       block = parent;
     }
   }
-  counters_[KeeperCounter::kRequestedEvictions] += inside.size();
-  return static_cast<std::uint32_t>(inside.size());
+  counters_[KeeperCounter::kRequestedEvictions] += blocks.size();
 }
 
 bool Evictor::is_valid() const {

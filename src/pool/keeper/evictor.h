@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "base/clock.h"
 #include "eviction/eviction_policy.h"
@@ -30,8 +31,8 @@ class Evictor {
  public:
   // `policy` is that of `options`.
   Evictor(const Access& access, const KeeperOptions& options, eviction::PolicyKind policy,
-          base::Clock& clock, const Namespaces& namespaces, Blocks& blocks,
-          DirectoryWriter& directory, KeeperCounters& counters);
+          base::Clock& clock, Namespaces& namespaces, Blocks& blocks, DirectoryWriter& directory,
+          KeeperCounters& counters);
   Evictor(const Evictor&) = delete;
   Evictor& operator=(const Evictor&) = delete;
 
@@ -69,11 +70,15 @@ class Evictor {
   std::uint32_t evict_subtree(std::uint32_t root);
   // Evicts all but pinned blocks and their prefixes. @return blocks
   std::uint32_t evict_all();
+  // Evicts all blocks of a namespace, pinned ones, too. @return blocks @cost as evict_subtree()
+  std::uint32_t evict_namespace(std::uint32_t namespace_id);
 
   bool is_valid() const;
 
  private:
-  void make_policy(eviction::PolicyKind kind);
+  void make_policy(const KeeperOptions& options, eviction::PolicyKind kind);
+  void add_quotas(const KeeperOptions& options);
+  void evict_from_leaves(const std::vector<std::uint32_t>& blocks);
   void evict(std::uint32_t block);
   bool is_pinned(std::uint32_t block) const {
     return rules_.is_pinned(table_.use(block).namespace_id, table_.record(block).hash);
@@ -84,6 +89,7 @@ class Evictor {
   std::uint64_t ttl_ns_;
   bool copies_first_;
   RetentionRules rules_;
+  Namespaces& namespaces_;
   Blocks& blocks_;
   const BlockTable& table_;  // of blocks_
   DirectoryWriter& directory_;

@@ -12,7 +12,7 @@ Keeper::Keeper(const Access& access, const KeeperOptions& options, base::Clock& 
     : access_(access),
       options_(options),
       reign_(access_, options_),
-      namespaces_(access_, reign_),
+      namespaces_(access_, options_, reign_),
       blocks_(access_),
       directory_(access_, blocks_.table()),
       evictor_(access_, options_, policy, clock, namespaces_, blocks_, directory_, counters_),
@@ -111,6 +111,7 @@ void Keeper::tend() {
     counters_[KeeperCounter::kRepairedLines] += directory_.scrub(options_.scrub_lines);
   }
   reign_.publish_counters(counters());
+  if (reign_.is_serving()) namespaces_.publish_counters();
   if (storage_desk_ != nullptr) reign_.publish_storage(storage_desk_->state());
   refusal_log_.tell(counters_, tend_timer_.now_ns());
 }

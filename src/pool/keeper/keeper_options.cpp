@@ -2,6 +2,7 @@
 
 #include "eviction/policy_kind.h"
 #include "eviction/structure/prioritized_leaves.h"
+#include "eviction/structure/quota_leaves.h"
 
 namespace cachalot::pool {
 
@@ -14,6 +15,10 @@ Status KeeperOptions::check() const {
     if (wanted.priority < eviction::PrioritizedLeaves::kPriorities) continue;
     return Error::make(Code::kInvalidArgument, "priority of a namespace: %u, expected 0 to %u",
                        wanted.priority, eviction::PrioritizedLeaves::kPriorities - 1);
+  }
+  if (quotas.size() > eviction::QuotaLeaves::kMaxQuotas) {
+    return Error::make(Code::kInvalidArgument, "quotas: %zu namespaces, at most %u can have one",
+                       quotas.size(), eviction::QuotaLeaves::kMaxQuotas);
   }
   return {};
 }

@@ -23,6 +23,12 @@ struct NamespacePriority {
   std::uint32_t priority = 0;
 };
 
+// A namespace that has more live blocks than this gives way first when the pool is full.
+struct NamespaceQuota {
+  BlockHash namespace_digest;
+  std::uint64_t bytes = 0;  // of blocks, whole ones
+};
+
 struct KeeperOptions {
   std::string policy = "lru";
   // Blocks that were not used for so long are evicted, also where there is room; looked at every 100 ms.
@@ -33,6 +39,7 @@ struct KeeperOptions {
   bool copies_first = false;
   std::vector<PinnedBlock> pins = {};
   std::vector<NamespacePriority> priorities = {};
+  std::vector<NamespaceQuota> quotas = {};  // at most 64
   // of 0 to 7: a namespace that is not in the list
   static constexpr std::uint32_t kDefaultPriority = 4;
   std::uint32_t max_grants = 256;              // blocks one client may hold at a time

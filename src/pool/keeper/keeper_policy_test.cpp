@@ -159,7 +159,8 @@ TEST_F(KeeperPolicyTest, WhereAllIsPinnedAStoreIsRefusedAndAnOperatorCanStillEvi
   EXPECT_EQ(counters[KeeperCounter::kNoParentCommits], 0u);
   const BlockHash hash = hash_of(1);
   EXPECT_TRUE(
-      raw_->ask(RawClient::head_of(Op::kEvict, 0, EvictPayload{space_, 0, hash.low, hash.high}))
+      raw_->ask(RawClient::head_of(Op::kEvict, 0,
+                                   EvictPayload{space_, EvictScope::kBlock, hash.low, hash.high}))
           .is_yes());
   put(3);
   EXPECT_TRUE(is_there(2) && is_there(3) && !is_there(1));
@@ -204,6 +205,57 @@ TEST_F(KeeperPolicyTest, NamespacesOfLowerPriorityGoFirst) {
   put(6);  // the low one has nothing to give but what it stores now
   EXPECT_FALSE(is_there(1, other_space_));
   EXPECT_TRUE(is_there(6));
+}
+
+TEST_F(KeeperPolicyTest, ANamespaceOverItsQuotaGivesWayFirstAndKeepsToItUnderPressure) {
+  const std::uint64_t block_bytes = small_geometry().block_bytes;
+  KeeperOptions options{.quotas = {{{5, 1}, 3 * block_bytes + 1}}};
+  make(options, 8);
+  for (std::uint64_t name = 1; name <= 4; ++name) put(name, 0, other_space_);
+  for (std::uint64_t name = 11; name <= 14; ++name)
+    put(name);  // one more than its quota: there is room
+  const auto live = [&](std::uint32_t space) {
+    pool_->keeper().tend();
+    const KeeperView keeper = DirectoryReader(pool_->access()).read_keepers();
+    return read_namespace_counters(pool_->access(), keeper.keeper, keeper.epoch, space);
+  };
+  EXPECT_EQ(live(space_), (NamespaceCounters{4, 3, 4, 0}));
+  EXPECT_EQ(live(other_space_), (NamespaceCounters{4, 0, 4, 0}));
+  for (std::uint64_t name = 15; name <= 30; ++name) {
+    put(name);
+    EXPECT_LE(live(space_).live_blocks, 5u) << name;
+  }
+  // The other one lost no more than the block beyond the quota took.
+  EXPECT_GE(live(other_space_).live_blocks, 3u);
+  put(31, 0, other_space_);
+  put(32, 0, other_space_);
+  EXPECT_EQ(live(space_).live_blocks, 3u);
+  EXPECT_TRUE(pool_->keeper().is_valid());
+  // A takeover counts what is there.
+  pool_->kill_keeper();
+  pool_->start_keeper(options);
+  EXPECT_EQ(live(space_), (NamespaceCounters{3, 3, 0, 0}));
+}
+
+TEST_F(KeeperPolicyTest, AWholeNamespaceIsDroppedPinsTooAndNoOther) {
+  make({.pins = {pin_of(2)}}, 8);
+  put(1);
+  put(2, 1);
+  put(3, 1);
+  put(4, 0, other_space_);
+  const RawClient::Answer dropped = raw_->ask(
+      RawClient::head_of(Op::kEvict, 0, EvictPayload{space_, EvictScope::kNamespace, 0, 0}));
+  ASSERT_TRUE(dropped.is_yes());
+  EXPECT_EQ(dropped.payload<EvictAnswer>().evicted, 3u);
+  EXPECT_FALSE(is_there(1) || is_there(2) || is_there(3));
+  EXPECT_TRUE(is_there(4, other_space_));
+  EXPECT_TRUE(pool_->keeper().is_valid());
+  for (const auto& [space, scope] : {std::pair(99u, 2u), std::pair(space_, 3u)}) {
+    EXPECT_FALSE(
+        raw_->ask(RawClient::head_of(Op::kEvict, 0,
+                                     EvictPayload{space, static_cast<EvictScope>(scope), 0, 0}))
+            .is_yes());
+  }
 }
 
 TEST(KeeperOptions, APriorityOutOfRangeAndAPolicyOfStreamsAreErrors) {

@@ -327,7 +327,8 @@ TEST_F(KeeperTest, ABlockWhoseGenerationsAreUsedUpIsTakenOutOfUse) {
   EXPECT_EQ(pool_->keeper().counters()[KeeperCounter::kBad], 3u);
   const BlockHash hash = hash_of(1);
   EXPECT_TRUE(
-      raw_->ask(RawClient::head_of(Op::kEvict, 0, EvictPayload{space_, 0, hash.low, hash.high}))
+      raw_->ask(RawClient::head_of(Op::kEvict, 0,
+                                   EvictPayload{space_, EvictScope::kBlock, hash.low, hash.high}))
           .is_yes());
   EXPECT_EQ(pool_->keeper().counters()[KeeperCounter::kBad], 4u);
 }

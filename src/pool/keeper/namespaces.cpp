@@ -35,6 +35,27 @@ std::uint32_t Namespaces::add(const BlockHash& digest, std::string_view name) {
   return line.id;
 }
 
+std::uint32_t Namespaces::quota_of(std::uint32_t id) const {
+  std::uint32_t quota = 0;
+  if (!is_known(id)) return static_cast<std::uint32_t>(options_.quotas.size());
+  while (quota < options_.quotas.size() &&
+         !(options_.quotas[quota].namespace_digest == digest_of(id)))
+    ++quota;
+  return quota;
+}
+
+void Namespaces::publish_counters() {
+  while (published_ < count()) {
+    const std::uint32_t quota = quota_of(++published_);
+    if (quota < options_.quotas.size()) change(published_).quota_blocks = quota_blocks(quota);
+  }
+  for (std::uint32_t id = 1; id <= published_; ++id) {
+    if (!books_[id].has_changed) continue;
+    books_[id].has_changed = false;
+    publish_namespace_counters(access_, reign_.area(), reign_.epoch(), id, books_[id].counters);
+  }
+}
+
 // Ids stay what they are, as they stand in entries. The blocks of a namespace whose line is damaged are
 // dropped: their namespace would be unknown.
 void Namespaces::adopt() {

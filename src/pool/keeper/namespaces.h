@@ -1,4 +1,5 @@
-// The namespaces of a pool: the id that stands in entries for each digest of a fingerprint.
+// The namespaces of a pool: the id that stands in entries for each digest of a fingerprint, what the keeper counts of each,
+// and their quotas.
 //
 // An id is given out once and stays what it is, also under later keepers.
 //
@@ -11,6 +12,8 @@
 
 #include "block_hash/block_hash.h"
 #include "pool/format/access.h"
+#include "pool/format/namespace_counters.h"
+#include "pool/keeper/keeper_options.h"
 #include "pool/keeper/reign.h"
 
 namespace cachalot::pool {
@@ -20,7 +23,9 @@ class Namespaces {
   // in the place of a namespace whose line was damaged
   static constexpr BlockHash kNoDigest{};
 
-  Namespaces(const Access& access, const Reign& reign) : access_(access), reign_(reign) {}
+  // `options` outlive it.
+  Namespaces(const Access& access, const KeeperOptions& options, const Reign& reign)
+      : access_(access), options_(options), reign_(reign), books_(kMaxNamespaces + 1) {}
 
   std::uint32_t count() const { return static_cast<std::uint32_t>(digests_.size()); }
   bool is_known(std::uint32_t id) const {
@@ -37,12 +42,40 @@ class Namespaces {
   // Takes the predecessor's namespaces over into this keeper's area.
   void adopt();
 
+  // Counts of an id.
+  void add_live(std::uint32_t id) { change(id).live_blocks += 1; }
+  void add_commit(std::uint32_t id) { change(id).committed_blocks += 1; }
+  void add_eviction(std::uint32_t id) {
+    NamespaceCounters& counters = change(id);
+    counters.live_blocks -= 1;
+    counters.evicted_blocks += 1;
+  }
+  // Writes into the pool what has changed.
+  void publish_counters();
+
+  // An index of the options' quotas, or their number: it has none.
+  std::uint32_t quota_of(std::uint32_t id) const;
+  std::uint64_t quota_blocks(std::uint32_t quota) const {
+    return options_.quotas[quota].bytes / access_.geometry.block_bytes;
+  }
+
  private:
+  struct Book {
+    NamespaceCounters counters;
+    bool has_changed = false;
+  };
+  NamespaceCounters& change(std::uint32_t id) {
+    books_[id].has_changed = true;
+    return books_[id].counters;
+  }
   void write_name(std::uint32_t id, std::string_view name);
 
   const Access& access_;
+  const KeeperOptions& options_;
   const Reign& reign_;
   std::vector<BlockHash> digests_;  // id - 1
+  std::vector<Book> books_;         // by id
+  std::uint32_t published_ = 0;     // namespaces whose quota was
 };
 
 }  // namespace cachalot::pool

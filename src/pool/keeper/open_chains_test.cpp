@@ -134,8 +134,8 @@ TEST_F(ChainsInAFullPool, AWriterThatLeavesHoldsNothing) {
 TEST_F(ChainsInAFullPool, AnOperatorStillEvictsAll) {
   make(8, 0);
   EXPECT_EQ(commit(0, 1, 8, 0, true), 8u);
-  const auto answer =
-      writers_[1]->ask(RawClient::head_of(Op::kEvict, 0, EvictPayload{space_, 1, 0, 0}));
+  const auto answer = writers_[1]->ask(
+      RawClient::head_of(Op::kEvict, 0, EvictPayload{space_, EvictScope::kAll, 0, 0}));
   EXPECT_EQ(answer.payload<EvictAnswer>().evicted, 8u);
 }
 

@@ -108,6 +108,7 @@ void Commits::publish(std::uint32_t client, const CommitItem& item, const Chain&
   evictor_.enter(block, chain.parent, (item.flags & kItemIsCopy) != 0);
   directory_.publish(block);
   ++counters_[KeeperCounter::kCommits];
+  namespaces_.add_commit(chain.namespace_id);
 }
 
 // A directory slot for one more entry, with the capacity kept; kNoSlot if nothing can be evicted for it.

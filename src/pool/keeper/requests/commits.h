@@ -17,9 +17,8 @@ namespace cachalot::pool {
 
 class Commits {
  public:
-  Commits(const Access& access, const Namespaces& namespaces, Blocks& blocks,
-          DirectoryWriter& directory, Evictor& evictor, Sessions& sessions, rpc::Server& server,
-          KeeperCounters& counters)
+  Commits(const Access& access, Namespaces& namespaces, Blocks& blocks, DirectoryWriter& directory,
+          Evictor& evictor, Sessions& sessions, rpc::Server& server, KeeperCounters& counters)
       : access_(access),
         namespaces_(namespaces),
         blocks_(blocks),
@@ -47,7 +46,7 @@ class Commits {
   void return_to_grant(std::uint32_t client, std::uint32_t block);
 
   const Access& access_;
-  const Namespaces& namespaces_;
+  Namespaces& namespaces_;
   Blocks& blocks_;
   DirectoryWriter& directory_;
   Evictor& evictor_;

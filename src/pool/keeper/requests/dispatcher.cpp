@@ -100,8 +100,13 @@ void Dispatcher::serve_namespace(std::uint32_t client, const rpc::Message& messa
 void Dispatcher::serve_evict(std::uint32_t client, const RequestHead& head) {
   const auto wanted = rpc::load_payload<EvictPayload>(head.payload);
   EvictAnswer answer{};
-  if (wanted.everything != 0) {
+  if (wanted.scope == EvictScope::kAll) {
     answer.evicted = evictor_.evict_all();
+  } else if (wanted.scope == EvictScope::kNamespace) {
+    if (!namespaces_.is_known(wanted.namespace_id)) return refuse(server_, client, Code::kNotFound);
+    answer.evicted = evictor_.evict_namespace(wanted.namespace_id);
+  } else if (wanted.scope != EvictScope::kBlock) {
+    return refuse(server_, client, Code::kInvalidArgument);
   } else {
     const std::uint32_t block =
         directory_.find({wanted.hash_low, wanted.hash_high}, wanted.namespace_id);
