@@ -47,7 +47,7 @@ Result<Interleave> Interleave::make(std::vector<std::uint64_t> data_starts,
 
 Status DeviceSet::add(os::SharedFile file) {
   for (const Device& device : devices_) {
-    if (device.file.same_as(file)) {
+    if (device.file.overlaps(file)) {
       return Error::make(Code::kInvalidArgument, "%.120s: given twice", file.path().c_str());
     }
   }

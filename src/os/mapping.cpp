@@ -42,12 +42,13 @@ bool advise_in_pieces(std::byte* data, std::uint64_t bytes, int advice) {
 
 // With MAP_SYNC on a DAX file system, so that what is flushed is also findable after a power loss.
 bool map_at(void* where, std::uint64_t bytes, const MapSource& source, int protection) {
+  const auto offset = static_cast<off_t>(source.offset);
   if (source.pages == PageMode::kDax &&
-      mmap(where, bytes, protection, MAP_SHARED_VALIDATE | MAP_SYNC | MAP_FIXED, source.fd, 0) !=
-          MAP_FAILED) {
+      mmap(where, bytes, protection, MAP_SHARED_VALIDATE | MAP_SYNC | MAP_FIXED, source.fd,
+           offset) != MAP_FAILED) {
     return true;
   }
-  return mmap(where, bytes, protection, MAP_SHARED | MAP_FIXED, source.fd, 0) != MAP_FAILED;
+  return mmap(where, bytes, protection, MAP_SHARED | MAP_FIXED, source.fd, offset) != MAP_FAILED;
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ struct MapSource {
   const char* path;                            // for messages
   std::uint64_t page_bytes = kSmallPageBytes;  // of the file: a huge page, a device's alignment
   PageMode pages = PageMode::kSmall;           // kSmall: page cache, which can become huge
+  std::uint64_t offset = 0;                    // of the first byte to map, a multiple of page_bytes
 };
 
 // Bytes of the mapping that holds this address which the page table has in entries of 2 MiB; 0 where
@@ -49,7 +50,7 @@ std::uint64_t huge_bytes_at(const std::byte* data);
 class Mapping {
  public:
   Mapping() = default;
-  // Maps the first `bytes` bytes of a file shared; they must exist.
+  // Maps `bytes` bytes of a file shared, from the source's offset on; they must exist.
   // @errors kInvalidArgument: no bytes, or more than an address space has; kNoSpace; kPermission
   static Result<Mapping> map_shared(const MapSource& source, std::uint64_t bytes,
                                     const MapOptions& options);

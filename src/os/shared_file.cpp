@@ -8,6 +8,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cinttypes>
@@ -17,6 +18,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "base/byte_size.h"
 #include "os/owner.h"
 #include "os/reserve.h"
 
@@ -136,6 +138,31 @@ Result<FileDescriptor> new_file(const std::string& path, unsigned mode) {
 
 }  // namespace
 
+Result<std::optional<FilePart>> parse_file_part(const std::string& path) {
+  const std::size_t at = path.rfind('@');
+  const std::size_t plus = at == std::string::npos ? at : path.find('+', at);
+  const auto is_digit = [&](std::size_t i) {
+    return i < path.size() && path[i] >= '0' && path[i] <= '9';
+  };
+  if (plus == std::string::npos || at == 0 || !is_digit(at + 1) || !is_digit(plus + 1) ||
+      path.find('/', at) != std::string::npos || access(path.c_str(), F_OK) == 0) {
+    return std::optional<FilePart>();
+  }
+  FilePart part;
+  part.path = path.substr(0, at);
+  const std::string offset = path.substr(at + 1, plus - at - 1), length = path.substr(plus + 1);
+  CACHALOT_TRY_ASSIGN(part.offset, base::parse_byte_size(path.c_str(), offset));
+  CACHALOT_TRY_ASSIGN(part.bytes, base::parse_byte_size(path.c_str(), length));
+  std::uint64_t end = 0;
+  if (part.offset % kMapAlignmentBytes != 0 || part.bytes % kMapAlignmentBytes != 0 ||
+      part.bytes == 0 || __builtin_add_overflow(part.offset, part.bytes, &end)) {
+    return Error::make(Code::kInvalidArgument,
+                       "%.120s: expected PATH@OFFSET+LENGTH with multiples of 2 MiB, LENGTH not 0",
+                       path.c_str());
+  }
+  return std::optional(std::move(part));
+}
+
 Result<SharedFile> SharedFile::create(const std::string& path, std::uint64_t bytes,
                                       const CreateOptions& options) {
   CACHALOT_TRY_ASSIGN(const std::string real, real_path(path));
@@ -144,11 +171,12 @@ Result<SharedFile> SharedFile::create(const std::string& path, std::uint64_t byt
     CACHALOT_TRY_ASSIGN(FileDescriptor fd, new_memfd(path));
     SharedFile file(std::move(fd), path, FileKind::kMemfd, Access::kReadWrite);
     CACHALOT_TRY(file.fill(bytes, options));
-    file.path_ = descriptor_path(file.fd());
+    file.path_ = file.file_path_ = descriptor_path(file.fd());
     return file;
   }
+  CACHALOT_TRY_ASSIGN(const std::optional<FilePart> part, parse_file_part(real));
   struct stat status {};
-  if (stat(real.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+  if (part || (stat(real.c_str(), &status) == 0 && !S_ISREG(status.st_mode))) {
     CACHALOT_TRY_ASSIGN(SharedFile device, open(real));
     if (device.bytes_ >= bytes) return device;
     Error error =
@@ -195,7 +223,9 @@ Result<SharedFile> SharedFile::open_named(const std::string& path, Access access
                        "process that created it",
                        path.c_str());
   }
-  CACHALOT_TRY_ASSIGN(const std::string real, real_path(path));
+  CACHALOT_TRY_ASSIGN(std::string real, real_path(path));
+  CACHALOT_TRY_ASSIGN(const std::optional<FilePart> part, parse_file_part(real));
+  if (part) real = part->path;
   struct stat status {};
   if (stat(real.c_str(), &status) != 0) {
     return Error::from_errno(errno, "%.120s: opening", real.c_str());
@@ -206,7 +236,26 @@ Result<SharedFile> SharedFile::open_named(const std::string& path, Access access
   if (!fd) return Error::from_errno(errno, "%.120s: opening", real.c_str());
   SharedFile file(std::move(fd), real, FileKind::kFile, access);
   CACHALOT_TRY(file.inspect());
+  if (part) CACHALOT_TRY(file.narrow(*part));
   return file;
+}
+
+Status SharedFile::narrow(const FilePart& part) {
+  path_ = file_path_ + "@" + std::to_string(part.offset) + "+" + std::to_string(part.bytes);
+  if (part.offset % page_bytes_ != 0 || part.bytes % page_bytes_ != 0) {
+    return Error::make(Code::kInvalidArgument,
+                       "%.120s: expected multiples of the device's alignment, %" PRIu64 " bytes",
+                       path_.c_str(), page_bytes_);
+  }
+  if (part.offset + part.bytes > bytes_) {
+    return Error::make(Code::kInvalidArgument,
+                       "%.120s: ends behind the file or device, which has %" PRIu64 " bytes",
+                       path_.c_str(), bytes_);
+  }
+  is_part_ = true;
+  offset_ = part.offset;
+  bytes_ = part.bytes;
+  return {};
 }
 
 Status SharedFile::inspect() {
@@ -221,7 +270,7 @@ Status SharedFile::inspect() {
   } else {
     if (status.st_nlink == 0 && kind_ == FileKind::kFile) {
       kind_ = FileKind::kMemfd;
-      path_ = descriptor_path(fd());
+      path_ = file_path_ = descriptor_path(fd());
     }
     struct statfs fs {};
     if (fstatfs(fd(), &fs) != 0) return Error::from_errno(errno, "%.120s: statfs", path_.c_str());
@@ -263,12 +312,14 @@ Result<Mapping> SharedFile::map(const MapOptions& options, std::uint64_t bytes) 
     return Error::make(Code::kPermission, "%.120s: opened for reading, mapped for writing",
                        path_.c_str());
   }
-  const MapSource source{fd(), path_.c_str(), page_bytes_, pages_};
+  const MapSource source{fd(), path_.c_str(), page_bytes_, pages_, offset_};
   return Mapping::map_shared(source, bytes, options);
 }
 
 Status SharedFile::require_bytes(std::uint64_t bytes) const {
-  CACHALOT_TRY_ASSIGN(const std::uint64_t now, current_bytes());
+  CACHALOT_TRY_ASSIGN(const std::uint64_t whole, current_bytes());
+  std::uint64_t now = whole > offset_ ? whole - offset_ : 0;
+  if (is_part_) now = std::min(now, bytes_);
   if (now >= bytes) return {};
   Error error = Error::make(Code::kCorrupt, "%.120s: has %" PRIu64 " bytes, must have %" PRIu64,
                             path_.c_str(), now, bytes);
@@ -277,7 +328,7 @@ Status SharedFile::require_bytes(std::uint64_t bytes) const {
 }
 
 Status SharedFile::remove() const {
-  if (kind_ != FileKind::kFile) return {};
+  if (kind_ != FileKind::kFile || is_part_) return {};
   struct stat mine {
   }, named{};
   if (fstat(fd(), &mine) != 0) return Error::from_errno(errno, "%.120s: stat", path_.c_str());
@@ -292,7 +343,8 @@ Status SharedFile::remove() const {
   return {};
 }
 
-bool SharedFile::same_as(const SharedFile& other) const {
+bool SharedFile::overlaps(const SharedFile& other) const {
+  if (offset_ + bytes_ <= other.offset_ || other.offset_ + other.bytes_ <= offset_) return false;
   struct stat mine {
   }, theirs{};
   if (fstat(fd(), &mine) != 0 || fstat(other.fd(), &theirs) != 0) return false;

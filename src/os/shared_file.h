@@ -5,6 +5,10 @@
 //   shm:NAME           | kFile     | /dev/shm/NAME                     | unlink
 //   a path             | kFile     | file on any file system           | unlink
 //   /dev/daxX.Y        | kDevdax   | taken as it is, never resized     | nothing to do
+//   …@OFFSET+LENGTH    | as before | a part of a device, or of a file that is there, likewise
+//
+// OFFSET and LENGTH are sizes as "2GiB", multiples of 2 MiB and of the device's alignment. All byte numbers of this class
+// count from OFFSET. A path that ends so and exists by its whole name is that file.
 //
 // 1. A file made by create() has all its space: touching it is never SIGBUS, unless another process
 //    truncates it. (A memfd cannot be truncated.)
@@ -16,6 +20,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "os/file_descriptor.h"
@@ -30,6 +35,15 @@ enum class Access { kReadWrite, kReadOnly };
 // to (the group may: that is how a pool is shared). Looked at is the file that is open, so it does not
 // matter what a name, or a symbolic link in a folder that every user may write to, leads to by then.
 enum class Owners { kAny, kTrusted };
+
+// A part of a file or device, as a path names it.
+struct FilePart {
+  std::string path;  // of the whole
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+// Nothing: the path names a whole file. @errors kInvalidArgument: a number that no part can have
+Result<std::optional<FilePart>> parse_file_part(const std::string& path);
 
 struct CreateOptions {
   unsigned mode = 0660;    // permission bits, reduced by the umask
@@ -76,21 +90,35 @@ class SharedFile {
   FileKind kind() const { return kind_; }
   std::uint64_t bytes() const { return bytes_; }
   int fd() const { return fd_.get(); }
-  bool same_as(const SharedFile& other) const;
+  // Where its first byte lies in the file or device.
+  std::uint64_t offset() const { return offset_; }
+  // The file's own name, without a part.
+  const std::string& file_path() const { return file_path_; }
+  bool is_part() const { return is_part_; }
+  // Both have a byte in common.
+  bool overlaps(const SharedFile& other) const;
 
  private:
   SharedFile(FileDescriptor fd, std::string path, FileKind kind, Access access)
-      : fd_(std::move(fd)), path_(std::move(path)), kind_(kind), access_(access) {}
+      : fd_(std::move(fd)),
+        path_(std::move(path)),
+        file_path_(path_),
+        kind_(kind),
+        access_(access) {}
   static Result<SharedFile> open_named(const std::string& path, Access access);
   // What create() does after it made an empty file.
   Status fill(std::uint64_t bytes, const CreateOptions& options);
   // Finds out sizes and kind of what is open.
   Status inspect();
   Status check_owner() const;
+  Status narrow(const FilePart& part);
   Result<std::uint64_t> current_bytes() const;
 
   FileDescriptor fd_;
   std::string path_;
+  std::string file_path_;
+  bool is_part_ = false;
+  std::uint64_t offset_ = 0;
   FileKind kind_;
   Access access_;
   std::uint64_t bytes_ = 0;

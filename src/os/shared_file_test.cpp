@@ -305,7 +305,7 @@ TEST_F(SharedFileTest, AShmNameIsAFileInDevShm) {
   const auto made = SharedFile::create("shm:" + name, kMiB);
   ASSERT_TRUE(made) << made.error().message;
   EXPECT_TRUE(fs::exists("/dev/shm/" + name));
-  EXPECT_TRUE(made->same_as(*SharedFile::open("shm:" + name)));
+  EXPECT_TRUE(made->overlaps(*SharedFile::open("shm:" + name)));
   EXPECT_TRUE(made->remove());
   EXPECT_FALSE(fs::exists("/dev/shm/" + name));
   EXPECT_TRUE(made->remove());  // it is gone, as wished
@@ -392,6 +392,71 @@ TEST_F(SharedFileTest, HolesThatCannotBeFilledAreAnError) {
   ASSERT_FALSE(filled);
   EXPECT_EQ(filled.error().code, Code::kNoSpace) << filled.error().message;
   EXPECT_TRUE(has_holes(fd.get()));
+}
+
+// --- Parts of a file ---
+
+class FilePartTest : public testing::Test {
+ protected:
+  static constexpr std::uint64_t kUnit = 2 << 20;
+
+  void SetUp() override {
+    path_ = "/dev/shm/cachalot_part_test." + std::to_string(getpid());
+    ASSERT_TRUE(SharedFile::create(path_, 4 * kUnit, {}));
+  }
+  void TearDown() override { unlink(path_.c_str()); }
+
+  std::string path_;
+};
+
+TEST_F(FilePartTest, IsMappedFromItsOffsetOnAndNeverRemoved) {
+  const Result<SharedFile> whole = SharedFile::open(path_);
+  const Result<SharedFile> part = SharedFile::create(path_ + "@2MiB+4MiB", 4 << 20, {});
+  ASSERT_TRUE(whole && part) << part.error().message;
+  EXPECT_EQ(part->bytes(), 2 * kUnit);
+  EXPECT_EQ(part->path(), path_ + "@2097152+4194304");
+  EXPECT_EQ(part->file_path(), path_);
+  const Result<Mapping> all = whole->map();
+  const Result<Mapping> some = part->map();
+  ASSERT_TRUE(all && some);
+  some->data()[5] = std::byte{42};
+  EXPECT_EQ(all->data()[kUnit + 5], std::byte{42});
+  EXPECT_TRUE(part->remove());
+  EXPECT_EQ(access(path_.c_str(), F_OK), 0);
+  EXPECT_TRUE(part->require_bytes(2 * kUnit));
+  EXPECT_FALSE(part->require_bytes(3 * kUnit));
+}
+
+TEST_F(FilePartTest, PartsOfOneFileOverlapOrNot) {
+  const Result<SharedFile> whole = SharedFile::open(path_);
+  const Result<SharedFile> first = SharedFile::open(path_ + "@0+4MiB");
+  const Result<SharedFile> second = SharedFile::open(path_ + "@4MiB+4MiB");
+  const Result<SharedFile> middle = SharedFile::open(path_ + "@2MiB+4MiB");
+  ASSERT_TRUE(whole && first && second && middle);
+  EXPECT_FALSE(first->overlaps(*second));
+  EXPECT_TRUE(first->overlaps(*middle) && middle->overlaps(*second) && second->overlaps(*whole));
+}
+
+TEST_F(FilePartTest, NumbersThatNoPartCanHaveAreErrorsThatNameIt) {
+  for (const char* const part : {"@1MiB+2MiB", "@0+1MiB", "@0+0", "@2MiB+8MiB", "@16EiB+2MiB"}) {
+    const Result<SharedFile> file = SharedFile::open(path_ + part);
+    ASSERT_FALSE(file) << part;
+    EXPECT_EQ(file.error().code, Code::kInvalidArgument);
+    EXPECT_NE(std::string(file.error().message).find(path_), std::string::npos)
+        << file.error().message;
+  }
+  // Another kind of name.
+  EXPECT_EQ(SharedFile::open(path_ + "@home+x").error().code, Code::kNotFound);
+}
+
+TEST_F(FilePartTest, AFileThatIsCalledSoIsThatFile) {
+  const std::string name = path_ + "@0+2MiB";
+  ASSERT_TRUE(SharedFile::create(path_ + "x", kUnit, {}));
+  ASSERT_EQ(rename((path_ + "x").c_str(), name.c_str()), 0);
+  const Result<SharedFile> file = SharedFile::open(name);
+  ASSERT_TRUE(file);
+  EXPECT_FALSE(file->is_part());
+  unlink(name.c_str());
 }
 
 }  // namespace

@@ -104,7 +104,7 @@ Result<os::FileLock> ClientSlots::lock(std::uint32_t slot) const {
     return Error::make(Code::kInvalidArgument, "%s: client slot %u: the pool's last one is %u",
                        name, slot, g.clients - 1);
   }
-  Result<os::FileLock> locked = lock_byte(file_->fd(), kFirstClientLock + slot);
+  Result<os::FileLock> locked = lock_byte(*file_, kFirstClientLock + slot);
   if (locked || locked.error().code != Code::kBusy) return locked;
   return Error::make(Code::kBusy, "%s: client slot %u is attached already, by pid %u", name, slot,
                      pid_of(*access_, slot));

@@ -13,11 +13,12 @@
 namespace cachalot::pool {
 
 Result<os::FileLock> KeeperAreas::lock_succession(std::uint32_t patience_ms) const {
-  return os::FileLock::lock_within(file_->fd(), kSuccessionLock, patience_ms, os::Forks::kLeave);
+  return os::FileLock::lock_within(file_->fd(), lock_offset(*file_, kSuccessionLock), patience_ms,
+                                   os::Forks::kLeave);
 }
 
 Result<os::FileLock> KeeperAreas::lock(std::uint32_t area) const {
-  return lock_byte(file_->fd(), kFirstKeeperLock + area);
+  return lock_byte(*file_, kFirstKeeperLock + area);
 }
 
 Result<std::vector<os::FileLock>> KeeperAreas::lock_all() const {
@@ -75,7 +76,7 @@ Result<std::uint32_t> KeeperAreas::find_in_use(Succession succession, std::uint3
   }
   for (std::uint32_t slot = 0; slot < kKeeperSlots; ++slot) {
     CACHALOT_TRY_ASSIGN(const std::optional<std::int64_t> holder,
-                        os::who_holds(file_->fd(), kFirstKeeperLock + slot));
+                        find_lock_holder(*file_, kFirstKeeperLock + slot));
     if (!holder) continue;
     in_use |= 1u << slot;
     // One whose line cannot be read may rule, for all that is known: it mends its line if it lives.
@@ -108,7 +109,7 @@ Result<std::uint32_t> KeeperAreas::find_free(std::uint32_t in_use) const {
 Error KeeperAreas::all_in_use() const {
   std::string pids;
   for (std::uint32_t area = 0; area < kKeeperSlots; ++area) {
-    const auto holder = os::who_holds(file_->fd(), kFirstKeeperLock + area);
+    const auto holder = find_lock_holder(*file_, kFirstKeeperLock + area);
     KeeperLine line{};
     if (!holder || !holder->has_value() ||
         !access_->region.read_as(access_->layout.keeper_line(area), line)) {

@@ -22,13 +22,16 @@ enum class Making {
   kNone        // something is in it: a pool, or another thing
 };
 
+// Whether create() takes what is there as it is: a device, or a part of a file. An old pool in it is written over.
+bool is_taken_as_it_is(const std::string& path);
+
 // Looks at the file of a pool's first device.
 Making look_for_maker(const std::string& path);
 
 // The maker's lock. @errors kBusy: another process has it; kUnsupported: no such locks here
 Result<os::FileLock> lock_as_maker(int fd);
 // Whether a process has it.
-bool has_maker(int fd);
+bool has_maker(const os::SharedFile& file);
 
 // Pool::open(), and again for up to `patience_ms` while another process makes the pool.
 // @errors as Pool::open

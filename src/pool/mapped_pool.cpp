@@ -40,7 +40,8 @@ Status fill_holes(const std::string& path, bool read_only, os::Owners owners) {
   CACHALOT_TRY_ASSIGN(const os::SharedFile file, os::SharedFile::open(path, access, owners));
   if (file.bytes() < memory::kStripeBytes || !os::has_holes(file.fd())) return {};
   std::uint64_t magic = 0;
-  if (pread(file.fd(), &magic, sizeof magic, 0) != sizeof magic || magic != kMagic) {
+  if (pread(file.fd(), &magic, sizeof magic, static_cast<off_t>(file.offset())) != sizeof magic ||
+      magic != kMagic) {
     return Error::make(Code::kNotAPool, "%s: is not a pool: its magic is %016llx, not %016llx",
                        path.c_str(), static_cast<unsigned long long>(magic),
                        static_cast<unsigned long long>(kMagic));
@@ -84,7 +85,9 @@ Status check_device(const Header& first, const Header& other, std::uint32_t inde
 std::vector<std::string> device_paths(const std::vector<std::string>& paths,
                                       std::uint32_t devices) {
   std::vector<std::string> all = paths;
-  if (paths.size() != 1) return all;
+  const auto part = paths.size() == 1 ? os::parse_file_part(paths[0])
+                                      : Result<std::optional<os::FilePart>>(std::nullopt);
+  if (paths.size() != 1 || !part || part->has_value()) return all;
   for (std::uint32_t i = 1; i < devices; ++i) all.push_back(paths[0] + "." + std::to_string(i));
   return all;
 }
@@ -176,7 +179,7 @@ Status MappedPool::check_still_there() const {
     struct stat named {
     }, mapped{};
     if (fstat(file.fd(), &mapped) != 0) continue;
-    const bool is_named = stat(file.path().c_str(), &named) == 0;
+    const bool is_named = stat(file.file_path().c_str(), &named) == 0;
     // Not to be allowed to look, say, is no sign of anything.
     if (!is_named && errno != ENOENT && errno != ENOTDIR) continue;
     if (is_named && named.st_dev == mapped.st_dev && named.st_ino == mapped.st_ino) continue;

@@ -17,9 +17,7 @@ std::vector<std::string> Pool::paths() const {
 
 // A file that exists is not made anew; a device is, so it is looked at for a pool that is served.
 Status Pool::check_not_served(const CreateOptions& options) {
-  if (options.paths.empty()) return {};
-  const Result<os::SharedFile> first = os::SharedFile::peek(options.paths[0]);
-  if (!first || first->kind() != os::FileKind::kDevdax) return {};
+  if (options.paths.empty() || !is_taken_as_it_is(options.paths[0])) return {};
   const Result<Pool> there =
       open(options.paths, {.huge_pages = false, .allow_foreign = true, .read_only = true});
   if (!there || !there->state().may_have_keeper()) return {};
@@ -130,16 +128,18 @@ Status Pool::complete(ClientOptions& options) const {
       return keeper.find_keeper() == KeeperLife::kEnded;
     };
   } else if (options.use_doorbells) {
-    options.keeper_has_ended = [fd = mapped_.first_file().fd()](std::uint32_t area) {
-      const auto holder = os::who_holds(fd, kFirstKeeperLock + area);
-      return holder && !holder->has_value();
-    };
+    options.keeper_has_ended =
+        [fd = mapped_.first_file().fd(),
+         first = lock_offset(mapped_.first_file(), kFirstKeeperLock)](std::uint32_t area) {
+          const auto holder = os::who_holds(fd, first + area);
+          return holder && !holder->has_value();
+        };
   }
   return {};
 }
 
 bool Pool::is_kept_by_maker() const {
-  return !maker_lock_ && has_maker(mapped_.first_file().fd());
+  return !maker_lock_ && has_maker(mapped_.first_file());
 }
 
 }  // namespace cachalot::pool

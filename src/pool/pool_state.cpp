@@ -11,7 +11,7 @@ namespace cachalot::pool {
 KeeperLife PoolState::find_keeper() const {
   const KeeperView view = read_keepers();
   if (view.epoch == 0) return KeeperLife::kNone;
-  const auto holder = os::who_holds(file_->fd(), kFirstKeeperLock + view.keeper);
+  const auto holder = find_lock_holder(*file_, kFirstKeeperLock + view.keeper);
   if (holder && holder->has_value()) return KeeperLife::kHere;
   KeeperLine line{};
   if (access_->geometry.hosts == 1 || !read_keeper_line(line)) return KeeperLife::kEnded;

@@ -504,5 +504,46 @@ INSTANTIATE_TEST_SUITE_P(Domains, PoolTest,
                                   std::to_string(setup.param.devices);
                          });
 
+// --- Parts of a file ---
+
+TEST(PoolParts, TwoPoolsInOneFileHaveKeepersClientsAndLocksOfTheirOwn) {
+  const std::string path = "/dev/shm/cachalot_pool_parts." + std::to_string(getpid());
+  ASSERT_TRUE(os::SharedFile::create(path, 64 << 20, {}));
+  std::vector<Pool> pools;
+  std::vector<PoolKeeper> keepers;
+  for (const char* const part : {"@2MiB+16MiB", "@32MiB+32MiB"}) {
+    CreateOptions create;
+    create.paths = {path + part};
+    create.geometry = small_geometry();
+    create.huge_pages = create.populate = false;
+    Result<Pool> pool = Pool::create(create);
+    ASSERT_TRUE(pool) << pool.error().message;
+    pools.push_back(*std::move(pool));
+  }
+  for (Pool& pool : pools) {
+    Result<PoolKeeper> keeper = pool.serve(KeeperOptions{});
+    ASSERT_TRUE(keeper) << keeper.error().message;
+    keepers.push_back(*std::move(keeper));
+  }
+  // A second keeper of each is refused, and a served one is not made anew.
+  for (const char* const part : {"@2MiB+16MiB", "@32MiB+32MiB"}) {
+    Result<Pool> again = Pool::open({path + part});
+    ASSERT_TRUE(again) << again.error().message;
+    EXPECT_EQ(again->serve(KeeperOptions{}).error().code, Code::kBusy);
+    CreateOptions create;
+    create.paths = {path + part};
+    create.geometry = small_geometry();
+    const Result<Pool> anew = Pool::create(create);
+    ASSERT_FALSE(anew);
+    EXPECT_NE(std::string(anew.error().message).find("holds a pool that a keeper serves"),
+              std::string::npos);
+  }
+  EXPECT_FALSE(pools[0].access().id == pools[1].access().id);
+  keepers.clear();
+  EXPECT_TRUE(pools[0].remove());
+  EXPECT_EQ(access(path.c_str(), F_OK), 0);
+  unlink(path.c_str());
+}
+
 }  // namespace
 }  // namespace cachalot::pool

@@ -60,10 +60,10 @@ class CxlType3:
             out.truncate(256 << 20)
 
     def machine(self, guest):
+        # New ones at each boot: Linux 6.1 does not find a region again by its labels.
         labels = self.folder / f"labels-{guest}"
-        if not labels.exists():
-            with labels.open("wb") as out:
-                out.truncate(1 << 20)
+        with labels.open("wb") as out:
+            out.truncate(1 << 20)
         # Two root ports: with one, Linux 6.1 chooses a decoder that this QEMU does not emulate.
         return [
             "-machine", "q35,cxl=on", "-m", f"{GUEST_MEMORY},slots=4,maxmem=8G",
@@ -158,11 +158,15 @@ class Guest:
             try:
                 part = self._commands.recv(65536)
                 if not part:
-                    raise GuestError(f"{self.name}: the machine has ended; {self.console}")
+                    raise GuestError(self._ended())
                 self._pending += part
             except TimeoutError:
                 if self.process.poll() is not None:
-                    raise GuestError(f"{self.name}: the machine has ended; {self.console}") from None
+                    raise GuestError(self._ended()) from None
+
+    def _ended(self):
+        said = self.console.read_text(errors="replace")[-2000:] if self.console.exists() else ""
+        return f"{self.name}: the machine has ended; its console: {said}"
 
     def send(self, command):
         """Begins a command; finish() waits for it."""

@@ -253,6 +253,26 @@ class TwoHosts:
         self.assertRegex(output, "holds a pool that a keeper serves")
 
 
+    def test_two_pools_lie_in_parts_of_one_device(self):
+        parts = [f"{self.device}@128MiB+64MiB", f"{self.device}@192MiB+56MiB"]
+        for name, part in zip("ab", parts):
+            self.guests[name].run(
+                f"cachalot serve --pool {part} --create --block-bytes 4KiB --capacity-blocks 64 > /tmp/part.log 2>&1 &"
+            )
+            self.wait_for(lambda: "ready" in self.guests[name].run("cat /tmp/part.log"), 20, f"keeper of {part}")
+        for name, part in zip("ab", parts):
+            self.guests[name].run(f"echo of {name} | cachalot put key --pool {part}")
+        for name, part in zip("ab", parts):
+            self.assertEqual(self.guests[name].run(f"cachalot get key --pool {part}"), f"of {name}")
+        code, output = self.a.try_run(f"cachalot pool create {self.device}@128MiB+1MiB --block-bytes 4KiB --capacity 1MiB")
+        self.assertEqual(code, 2, output)
+        # The pool is there again after its keeper has ended.
+        self.a.run(f"cachalot stop --pool {parts[0]}")
+        self.a.run(f"cachalot serve --pool {parts[0]} --create --block-bytes 4KiB --capacity-blocks 64 > /tmp/part.log 2>&1 &")
+        self.wait_for(lambda: "ready" in self.a.run("cat /tmp/part.log"), 20, "the next keeper")
+        self.assertEqual(self.a.run(f"cachalot get key --pool {parts[0]}"), "of a")
+
+
 class Nvdimm_(TwoHosts, unittest.TestCase):
     region_kind = Nvdimm
 

@@ -129,6 +129,13 @@ Result<pool::Pool> open_when_made(const ServeFlags& options) {
                               kPatienceMs);
 }
 
+// What else is there, a damaged pool too, may be written over.
+bool holds_pool(const ServeFlags& options) {
+  const Result<pool::Pool> there = pool::Pool::open(
+      options.paths, {.huge_pages = false, .allow_foreign = true, .read_only = true});
+  return there || there.error().code == Code::kBusy;
+}
+
 Result<pool::Pool> create_or_open(const ServeFlags& options) {
   if (!options.create && options.standby) return open_when_made(options);
   if (!options.create)
@@ -138,10 +145,14 @@ Result<pool::Pool> create_or_open(const ServeFlags& options) {
   pool::CreateOptions create;
   create.paths = options.paths;
   create.geometry = geometry;
-  Result<pool::Pool> created = create_pool(create);
-  if (created || created.error().code != Code::kBusy) return created;
-  // Only another device's file is there: that is no pool.
-  if (pool::look_for_maker(options.paths[0]) == pool::Making::kAbsent) return created;
+  // A device is there before the pool: one that holds a pool is not made anew.
+  const bool is_device = pool::is_taken_as_it_is(options.paths[0]);
+  if (!is_device || !holds_pool(options)) {
+    Result<pool::Pool> created = create_pool(create);
+    if (created || created.error().code != Code::kBusy) return created;
+    // Only another device's file is there: that is no pool.
+    if (pool::look_for_maker(options.paths[0]) == pool::Making::kAbsent) return created;
+  }
   CACHALOT_TRY_ASSIGN(pool::Pool existing, open_when_made(options));
   const pool::Geometry& found = existing.access().geometry;
   CACHALOT_TRY_ASSIGN(const pool::Geometry wanted,

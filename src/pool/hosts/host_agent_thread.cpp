@@ -38,7 +38,7 @@ HostAgentThread::~HostAgentThread() = default;
 
 Result<bool> HostAgentThread::step() {
   if (!lock_) {
-    Result<os::FileLock> locked = lock_byte(file_.fd(), kFirstHostLock + host_);
+    Result<os::FileLock> locked = lock_byte(file_, kFirstHostLock + host_);
     if (!locked && locked.error().code == Code::kBusy) return true;
     if (!locked) return locked.error();
     lock_ = *std::move(locked);
