@@ -34,6 +34,7 @@ set(CACHALOT_MODULES
   "pool/keeper: base memory block_hash eviction rpc pool/format pool/reader"
   "pool/hosts: base os memory pool/format pool/reader pool/keeper"
   "pool: base os memory block_hash rpc pool/format pool/reader pool/client pool/keeper pool/hosts"
+  "pool/check: base os memory block_hash rpc pool/format pool/reader pool/client pool/keeper pool"
   "node/changes: base memory pool/format pool/reader pool/keeper"
   "node/events: base os memory block_hash pool/format pool/reader pool/keeper pool node/changes"
   "node/archive: base memory block_hash eviction rpc pool/format pool/reader pool/keeper pool/client pool storage node/changes"

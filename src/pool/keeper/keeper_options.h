@@ -52,6 +52,8 @@ struct KeeperOptions {
   // directory lines compared with memory at each look at the table
   std::uint32_t scrub_lines = 64;
   std::uint32_t takeover_threads = 1;  // that read and write the directory when it begins
+  // The takeover reads every payload that has a checksum, and drops blocks whose bytes are wrong.
+  bool verify_payloads = false;
   // for start(): bit k: keeper area k is in use by another process
   std::uint32_t avoid_slots = 0;
   // The keeper's name in reports.

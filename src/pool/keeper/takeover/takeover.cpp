@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "pool/keeper/takeover/entry_scan.h"
 #include "pool/keeper/takeover/parallel_parts.h"
+#include "pool/reader/payload_check.h"
 
 namespace cachalot::pool {
 
@@ -29,6 +30,7 @@ Takeover::Takeover(const Access& access, const KeeperOptions& options, const Rei
       evictor_(evictor),
       sessions_(sessions),
       threads_(std::max(1u, options.takeover_threads)),
+      verifies_payloads_(options.verify_payloads),
       inherited_(access.geometry.blocks) {}
 
 bool Takeover::run() {
@@ -57,6 +59,8 @@ bool Takeover::take_over_predecessor() {
       .run(threads_);
   times_.entries_ns = lap();
   base::reach(FailPoint::kTakeoverEntriesRead);
+  if (verifies_payloads_) drop_damaged();
+  times_.payloads_ns = lap();
   drop_orphans();
   times_.tree_ns = lap();
   adopt_ledger();
@@ -122,6 +126,30 @@ void Takeover::write_ledger() {
                     });
 }
 
+// Blocks whose bytes are not those that they were published with. Their descendants are orphans then.
+void Takeover::drop_damaged() {
+  std::vector<std::uint8_t> is_damaged(table_.size(), 0);
+  in_parallel_parts(
+      threads_, table_.size(), 1, [&](std::uint32_t, std::uint32_t block, std::uint32_t end) {
+        for (; block < end; ++block) {
+          const BlockTable::Record& record = table_.record(block);
+          if (table_.use(block).state != BlockState::kLive ||
+              (record.flags & kEntryHasChecksum) == 0) {
+            continue;
+          }
+          is_damaged[block] = !payload_matches(access_, block, record.length, record.checksum);
+        }
+      });
+  for (std::uint32_t block = 0; block < table_.size(); ++block) {
+    if (is_damaged[block] != 0) drop(block);
+  }
+}
+
+void Takeover::drop(std::uint32_t block) {
+  directory_.disown(block);
+  table_.set_state(block, BlockState::kFree);
+}
+
 // A block whose parent is gone, or whose parents form a circle, is not kept; the rest enters the
 // tree, parents first. The order of use is not in the pool and starts anew.
 void Takeover::drop_orphans() {
@@ -144,9 +172,7 @@ void Takeover::drop_orphans() {
     }
   }
   for (std::uint32_t block = 0; block < table_.size(); ++block) {
-    if (what[block] != kDropped) continue;
-    directory_.disown(block);
-    table_.set_state(block, BlockState::kFree);
+    if (what[block] == kDropped) drop(block);
   }
 }
 
