@@ -37,7 +37,7 @@ set(CACHALOT_MODULES
   "pool/check: base os memory block_hash rpc pool/format pool/reader pool/client pool/keeper pool"
   "node/changes: base memory pool/format pool/reader pool/keeper"
   "node/events: base os memory block_hash pool/format pool/reader pool/keeper pool node/changes"
-  "node/archive: base memory block_hash eviction rpc pool/format pool/reader pool/keeper pool/client pool storage node/changes"
+  "node/archive: base os memory block_hash eviction rpc pool/format pool/reader pool/keeper pool/client pool storage node/changes"
   "node/peers: base os memory block_hash rpc pool/format pool/reader pool/keeper pool storage node/changes node/archive transfer/strided transfer/link transfer/ucx transfer/engine transfer/registry"
   "client: base os memory geometry gpu block_hash kv pool"
   "tier/controller: base os memory geometry gpu block_hash eviction kv pool client tier/radix"

@@ -21,6 +21,7 @@ struct FsckFlags {
   Paths paths;
   bool repair = false;
   bool no_payloads = false;
+  std::uint32_t host = 0;
   std::uint32_t messages = 10;
   std::string json;
 };
@@ -39,7 +40,7 @@ const char* keeper_place_text(pool::KeeperPlace keeper) {
 
 void print_fault(std::FILE* out, const pool::Fault& fault, const std::string& device) {
   const pool::FaultText& text = pool::text_of(fault.kind);
-  std::fprintf(out, "%s %s: %s offset %" PRIu64, text.is_trace ? "trace" : "fault", text.name,
+  std::fprintf(out, "%s %s: %s offset %" PRIu64, text.is_remnant ? "remnant" : "fault", text.name,
                device.c_str(), fault.offset);
   if (fault.block != pool::kNoBlock) std::fprintf(out, " block %u", fault.block);
   if (fault.slot != pool::kNoBlock) std::fprintf(out, " slot %u", fault.slot);
@@ -64,13 +65,19 @@ void print_report(std::FILE* out, const pool::FsckReport& report) {
     return;
   }
   const auto& figures = report.check.figures;
-  std::fprintf(out, "blocks: %s free, %s held, %s live, %s bad: %s of %s\n",
-               grouped(figures.blocks.free).c_str(), grouped(figures.blocks.held).c_str(),
-               grouped(figures.blocks.live).c_str(), grouped(figures.blocks.bad).c_str(),
-               grouped(figures.blocks.sum()).c_str(), grouped(report.blocks).c_str());
+  std::fprintf(out, "blocks: %s free, %s granted, %s quarantined, %s live, %s bad: %s of %s\n",
+               grouped(figures.blocks.free).c_str(), grouped(figures.blocks.granted).c_str(),
+               grouped(figures.blocks.quarantined).c_str(), grouped(figures.blocks.live).c_str(),
+               grouped(figures.blocks.bad).c_str(), grouped(figures.blocks.sum()).c_str(),
+               grouped(report.blocks).c_str());
   std::fprintf(out, "payloads: %s verified (%s), %s without a checksum\n",
                grouped(figures.payloads).c_str(), bytes_text(figures.payload_bytes).c_str(),
                grouped(figures.without_checksum).c_str());
+  if (report.is_unproven) {
+    std::fprintf(out,
+                 "the machine was restarted and the last keeper had not stopped in order: the next "
+                 "keeper drops blocks without a checksum\n");
+  }
   if (figures.lost_blocks != 0) {
     std::fprintf(out, "published blocks that the next keeper or --repair drops: %s\n",
                  grouped(figures.lost_blocks).c_str());
@@ -78,24 +85,24 @@ void print_report(std::FILE* out, const pool::FsckReport& report) {
 }
 
 void print_verdict(std::FILE* out, const pool::FsckReport& report, const char* pool) {
-  const std::uint64_t faults = report.count_faults(), traces = report.count_traces();
+  const std::uint64_t faults = report.count_faults(), remnants = report.count_remnants();
   if (faults == 0) {
     std::fprintf(out, "%s: clean", pool);
   } else {
     std::fprintf(out, "%s: %s fault%s", pool, grouped(faults).c_str(), faults == 1 ? "" : "s");
   }
-  if (traces != 0) {
-    std::fprintf(out, ", %s harmless trace%s of processes that died", grouped(traces).c_str(),
-                 traces == 1 ? "" : "s");
+  if (remnants != 0) {
+    std::fprintf(out, ", %s harmless remnant%s of processes that died", grouped(remnants).c_str(),
+                 remnants == 1 ? "" : "s");
   }
   std::fprintf(out, "\n");
 }
 
 Json describe_check(const pool::Fault& fault) {
   const pool::FaultText& text = pool::text_of(fault.kind);
-  Json row = {{"kind", text.name},      {"trace", text.is_trace}, {"device", fault.device},
-              {"offset", fault.offset}, {"what", fault.what},     {"follows", text.follows},
-              {"repair", nullptr},      {"block", nullptr},       {"slot", nullptr}};
+  Json row = {{"kind", text.name},      {"remnant", text.is_remnant}, {"device", fault.device},
+              {"offset", fault.offset}, {"what", fault.what},         {"follows", text.follows},
+              {"repair", nullptr},      {"block", nullptr},           {"slot", nullptr}};
   if (text.repair != nullptr) row["repair"] = text.repair;
   if (fault.block != pool::kNoBlock) row["block"] = fault.block;
   if (fault.slot != pool::kNoBlock) row["slot"] = fault.slot;
@@ -115,11 +122,13 @@ Json describe_check(const pool::FsckReport& report) {
           {"clean", report.count_faults() == 0},
           {"whole", report.is_whole},
           {"epoch", report.check.epoch},
+          {"unproven", report.is_unproven},
           {"faults", faults},
           {"counts", counts},
           {"accounting",
            {{"free_blocks", figures.blocks.free},
-            {"held_blocks", figures.blocks.held},
+            {"granted_blocks", figures.blocks.granted},
+            {"quarantined_blocks", figures.blocks.quarantined},
             {"live_blocks", figures.blocks.live},
             {"bad_blocks", figures.blocks.bad},
             {"sum", figures.blocks.sum()}}},
@@ -135,7 +144,8 @@ Json describe_check(const pool::FsckReport& report) {
 Result<int> fsck(const FsckFlags& flags) {
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", flags.json, flags.paths));
   std::FILE* const out = human_output(flags.json);
-  const pool::FsckOptions options{.payloads = !flags.no_payloads, .messages = flags.messages};
+  const pool::FsckOptions options{
+      .payloads = !flags.no_payloads, .host = flags.host, .messages = flags.messages};
   const char* const name = flags.paths[0].c_str();
   if (!flags.repair) {
     CACHALOT_TRY_ASSIGN(const pool::FsckReport report, pool::check_pool_at(flags.paths, options));
@@ -173,6 +183,12 @@ void add_pool_fsck(Command& pool, Chosen& chosen) {
                     "drop what cannot be trusted and write the rest again; no keeper may serve");
   command->add_flag("--no-payloads", flags->no_payloads,
                     "do not read payloads and notes: seconds instead of minutes for a large pool");
+  command
+      ->add_option("--host", flags->host,
+                   "this machine's number in the pool, if several machines share it")
+      ->type_name("N")
+      ->transform(number(0, pool::kMaxClients - 1))
+      ->capture_default_str();
   command
       ->add_option("--messages", flags->messages,
                    "how many faults of a kind are shown; the others are counted")

@@ -10,10 +10,13 @@
 
 namespace cachalot::pool {
 
-// Calls f(offset) for each line of a slot that only reports: heartbeat, counters, totals.
+// Calls f(offset) for each line of a page that is written again, or not needed: heartbeat, counters, totals, and what
+// the agent of the host says.
 template <class F>
 void for_each_report_line_of_client(const Access& access, std::uint32_t client, F&& f) {
   f(access.layout.client_heartbeat(client));
+  f(access.layout.departure(client));
+  f(access.layout.host_line(client));
   for (std::uint32_t i = 0; i < ClientCounters::kLines; ++i) {
     f(access.layout.client_counters(client) + i * memory::kLineBytes);
     f(access.layout.client_totals(client, 0) + i * memory::kLineBytes);

@@ -295,8 +295,10 @@ void EntryCheck::count_blocks() {
     const LedgerState state = ledger_[block].state;
     if (blocks_[block].slot != kNoBlock) {
       ++figures_.blocks.live;
-    } else if (state == LedgerState::kGranted || state == LedgerState::kQuarantined) {
-      ++figures_.blocks.held;
+    } else if (state == LedgerState::kGranted) {
+      ++figures_.blocks.granted;
+    } else if (state == LedgerState::kQuarantined) {
+      ++figures_.blocks.quarantined;
     } else if (state == LedgerState::kBad) {
       ++figures_.blocks.bad;
     } else {

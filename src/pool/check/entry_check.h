@@ -15,10 +15,10 @@
 
 namespace cachalot::pool {
 
-// What each block is. `held`: granted or quarantined.
+// What each block is, by ledger and directory. Blocks in limbo are free there.
 struct BlockCounts {
-  std::uint32_t free = 0, held = 0, live = 0, bad = 0;
-  std::uint32_t sum() const { return free + held + live + bad; }
+  std::uint32_t free = 0, granted = 0, quarantined = 0, live = 0, bad = 0;
+  std::uint32_t sum() const { return free + granted + quarantined + live + bad; }
 };
 
 class EntryCheck {

@@ -97,11 +97,11 @@ std::uint64_t FaultLog::count(FaultKind kind) const {
   return counts_[static_cast<std::size_t>(kind)];
 }
 
-std::uint64_t FaultLog::sum(bool of_traces) const {
+std::uint64_t FaultLog::sum(bool of_remnants) const {
   const std::scoped_lock lock(mutex_);
   std::uint64_t all = 0;
   for (std::size_t kind = 0; kind < kFaultKinds; ++kind)
-    all += kTexts[kind].is_trace == of_traces ? counts_[kind] : 0;
+    all += kTexts[kind].is_remnant == of_remnants ? counts_[kind] : 0;
   return all;
 }
 

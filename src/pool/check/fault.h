@@ -1,6 +1,6 @@
 // What `cachalot pool fsck` finds in a pool: kinds of faults, and a log that keeps the first of each kind.
 //
-// A *fault* is damage, or lines that contradict each other. A *trace* is what a process leaves that died between
+// A *fault* is damage, or lines that contradict each other. A *remnant* is what a process leaves that died between
 // two lines of one operation: the rules of the pool allow it, and the next keeper removes it.
 //
 // @threads any, for one FaultLog
@@ -49,7 +49,7 @@ enum class FaultKind : std::uint32_t {
   kPayload,
   kNote,
   kAccounting,
-  // Traces.
+  // Remnants.
   kKeeperPair,
   kVoidEntry,
   kHiddenEntry,
@@ -63,7 +63,7 @@ struct FaultText {
   const char* name;     // in JSON; stays what it is
   const char* follows;  // what is true of a pool with this fault
   const char* repair;   // what --repair does; null: it does not mend it
-  bool is_trace = false;
+  bool is_remnant = false;
 };
 const FaultText& text_of(FaultKind kind);
 
@@ -90,10 +90,10 @@ class FaultLog {
   std::vector<Fault> faults() const;
   std::uint64_t count(FaultKind kind) const;
   std::uint64_t faults_in_all() const { return sum(false); }
-  std::uint64_t traces_in_all() const { return sum(true); }
+  std::uint64_t remnants_in_all() const { return sum(true); }
 
  private:
-  std::uint64_t sum(bool of_traces) const;
+  std::uint64_t sum(bool of_remnants) const;
 
   std::uint32_t most_of_kind_;
   mutable std::mutex mutex_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "os/file_lock.h"
+#include "os/process.h"
 #include "pool/check/header_check.h"
 #include "pool/check/mend.h"
 #include "pool/format/lock_bytes.h"
@@ -40,6 +41,13 @@ Result<KeeperPlace> find_keeper(const MappedPool& pool) {
   return serves ? KeeperPlace::kElsewhere : KeeperPlace::kNone;
 }
 
+Result<bool> must_be_proved(const Access& access) {
+  CACHALOT_TRY_ASSIGN(const os::Uuid boot, os::boot_id());
+  const Predecessor last = find_predecessor(access);
+  const bool is_other_boot = last.boot_id_low != boot.low || last.boot_id_high != boot.high;
+  return last.epoch != 0 && access.geometry.hosts == 1 && is_other_boot && !last.is_flushed;
+}
+
 Status check_no_keeper(const FsckReport& report) {
   const char* name = report.paths[0].c_str();
   if (report.keeper == KeeperPlace::kHere) {
@@ -55,6 +63,15 @@ Status check_no_keeper(const FsckReport& report) {
                        name);
   }
   return {};
+}
+
+// A client writes its lines while they are read, also without a keeper.
+bool has_clients(const MappedPool& pool) {
+  for (std::uint32_t client = 0; client < pool.access().geometry.clients; ++client) {
+    const auto holder = os::who_holds(pool.first_file().fd(), kFirstClientLock + client);
+    if (holder && holder->has_value()) return true;
+  }
+  return pool.access().geometry.hosts > 1;
 }
 
 // No process can write to the page of this slot. The lock of a client on another host is not seen here: then the
@@ -88,6 +105,7 @@ Result<std::uint32_t> take_over_and_mend(const std::vector<std::string>& paths,
       Pool::open(paths, {.huge_pages = false, .populate = false, .allow_foreign = true}));
   KeeperOptions keeper_options;
   keeper_options.verify_payloads = options.payloads;
+  keeper_options.host = options.host;
   CACHALOT_TRY_ASSIGN(PoolKeeper keeper, pool.serve(std::move(keeper_options)));
   keeper.keeper().stop();
   // The keeper still has the lock of its area, so no other one begins meanwhile.
@@ -96,10 +114,10 @@ Result<std::uint32_t> take_over_and_mend(const std::vector<std::string>& paths,
 
 }  // namespace
 
-std::uint64_t FsckReport::count(bool of_traces) const {
+std::uint64_t FsckReport::count(bool of_remnants) const {
   std::uint64_t all = 0;
   for (std::size_t kind = 0; kind < kFaultKinds; ++kind) {
-    if (text_of(static_cast<FaultKind>(kind)).is_trace == of_traces) all += counts[kind];
+    if (text_of(static_cast<FaultKind>(kind)).is_remnant == of_remnants) all += counts[kind];
   }
   return all;
 }
@@ -114,10 +132,12 @@ Result<FsckReport> check_pool_at(const std::vector<std::string>& paths,
   if (report.is_whole) {
     CACHALOT_TRY_ASSIGN(const MappedPool pool, map_to_read(headers));
     CACHALOT_TRY_ASSIGN(report.keeper, find_keeper(pool));
+    CACHALOT_TRY_ASSIGN(report.is_unproven, must_be_proved(pool.access()));
     report.blocks = pool.access().geometry.blocks;
     const std::uint32_t threads =
         options.payloads ? std::clamp(std::thread::hardware_concurrency(), 1u, 4u) : 0;
-    const auto check = report.keeper == KeeperPlace::kNone ? check_pool : check_served_pool;
+    const bool is_in_use = report.keeper != KeeperPlace::kNone || has_clients(pool);
+    const auto check = is_in_use ? check_served_pool : check_pool;
     report.check = check(pool.access(), threads, log);
   }
   report.faults = log.faults();
@@ -132,7 +152,7 @@ Result<RepairReport> repair_pool_at(const std::vector<std::string>& paths,
   CACHALOT_TRY_ASSIGN(report.before, check_pool_at(paths, options));
   CACHALOT_TRY(check_no_keeper(report.before));
   report.after = report.before;
-  const bool is_clean = report.before.count_faults() + report.before.count_traces() == 0;
+  const bool is_clean = report.before.count_faults() + report.before.count_remnants() == 0;
   if (is_clean || !report.before.is_whole) return report;
   FaultLog ignored(0);
   CACHALOT_TRY_ASSIGN(const HeaderReport headers, check_headers(paths, ignored));

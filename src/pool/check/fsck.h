@@ -20,6 +20,7 @@ namespace cachalot::pool {
 
 struct FsckOptions {
   bool payloads = true;         // verify payloads and notes
+  std::uint32_t host = 0;       // this machine's number, for a repair of a pool of several machines
   std::uint32_t messages = 10;  // faults of a kind that are kept with their places
 };
 
@@ -31,16 +32,19 @@ struct FsckReport {
   KeeperPlace keeper = KeeperPlace::kNone;
   // False: the devices cannot be read as a pool, and only their headers were checked.
   bool is_whole = false;
+  // The machine was restarted and the last keeper had not stopped in order: the next one drops blocks that no
+  // checksum proves (keeper/takeover).
+  bool is_unproven = false;
   std::uint32_t blocks = 0;  // of the pool
   CheckReport check;
-  std::vector<Fault> faults;  // the first of each kind, traces too
+  std::vector<Fault> faults;  // the first of each kind, remnants too
   std::vector<std::uint64_t> counts = std::vector<std::uint64_t>(kFaultKinds);
 
   std::uint64_t count_faults() const { return count(false); }
-  std::uint64_t count_traces() const { return count(true); }
+  std::uint64_t count_remnants() const { return count(true); }
 
  private:
-  std::uint64_t count(bool of_traces) const;
+  std::uint64_t count(bool of_remnants) const;
 };
 
 // Only reads; a keeper may serve the pool.
@@ -54,7 +58,7 @@ struct RepairReport {
   std::uint32_t mended_lines = 0;
 };
 
-// Does nothing if the pool has neither faults nor traces, or cannot be read as one.
+// Does nothing if the pool has neither faults nor remnants, or cannot be read as one.
 // @errors as above; kBusy: a keeper serves the pool; as Pool::serve
 Result<RepairReport> repair_pool_at(const std::vector<std::string>& paths,
                                     const FsckOptions& options);

@@ -1,7 +1,7 @@
 // Checks a whole pool: everything behind its headers (header_check.h), as the next keeper would read it.
 //
-// It only reads. While a keeper serves, a scan sees lines of different moments: check_served_pool() counts only
-// what several passes find in the same place with the same content.
+// It only reads. While a keeper serves or clients are attached, a scan sees lines of different moments:
+// check_served_pool() counts only what several passes find in the same place.
 #pragma once
 
 #include <cstdint>

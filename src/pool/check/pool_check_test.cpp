@@ -99,7 +99,7 @@ TEST_F(PoolCheckTest, ANewPoolIsClean) {
   TestPool fresh;
   FaultLog log(10);
   const CheckReport report = check_pool(fresh.access(), 1, log);
-  EXPECT_EQ(log.faults_in_all() + log.traces_in_all(), 0u);
+  EXPECT_EQ(log.faults_in_all() + log.remnants_in_all(), 0u);
   EXPECT_EQ(report.epoch, 0u);
   EXPECT_EQ(report.figures.blocks.free, fresh.access().geometry.blocks);
 }
@@ -111,7 +111,7 @@ TEST_F(PoolCheckTest, AKilledPoolIsClean) {
   pool_.kill_keeper();
   EXPECT_TRUE(check().empty());
   EXPECT_EQ(last_.figures.blocks.live, 12u);
-  EXPECT_GT(last_.figures.blocks.held, 0u);
+  EXPECT_GT(last_.figures.blocks.granted, 0u);
 }
 
 TEST_F(PoolCheckTest, ADamagedEntryTakesItsSubtree) {
@@ -150,7 +150,7 @@ TEST_F(PoolCheckTest, AnEntryOfALaterEpoch) {
   repair(kUpTo2);
 }
 
-TEST_F(PoolCheckTest, AnEntryOfAnOldKeeperIsATrace) {
+TEST_F(PoolCheckTest, AnEntryOfAnOldKeeperIsARemnant) {
   pool_.start_keeper();
   pool_.stop_keeper();
   put_entry(5, [](Entry& e) { e.epoch = 1; });
@@ -193,7 +193,7 @@ TEST_F(PoolCheckTest, ALedgerLineThatCannotBeRead) {
     block += kLedgerRecordsPerLine;
   pool_.damage(layout().ledger_line(0, block));
   expect_one(FaultKind::kLedgerLine);
-  EXPECT_EQ(last_.figures.blocks.held, kLedgerRecordsPerLine);
+  EXPECT_EQ(last_.figures.blocks.quarantined, kLedgerRecordsPerLine);
   repair(kAll);
 }
 
@@ -243,7 +243,7 @@ TEST_F(PoolCheckTest, ACircleOfParents) {
   repair({11, 12, 13});
 }
 
-TEST_F(PoolCheckTest, AnEntryThatNoHomeLeadsToIsATrace) {
+TEST_F(PoolCheckTest, AnEntryThatNoHomeLeadsToIsARemnant) {
   // Into another slot of its bucket, without a bit.
   const std::uint32_t slot = pool_.slot_of(hash_of(5));
   Entry entry = pool_.entry_of(hash_of(5)), gone{};
@@ -260,7 +260,7 @@ TEST_F(PoolCheckTest, AnEntryThatNoHomeLeadsToIsATrace) {
   repair(kAll);
 }
 
-TEST_F(PoolCheckTest, ABitThatLeadsNowhereIsATrace) {
+TEST_F(PoolCheckTest, ABitThatLeadsNowhereIsARemnant) {
   put_entry(5, [](Entry& e) { e.spill |= e.spill + 1; });
   const std::vector<FaultKind> kinds = check();
   EXPECT_EQ(kinds, std::vector<FaultKind>{FaultKind::kSpillBit});
@@ -295,10 +295,10 @@ TEST_F(PoolCheckTest, BothLinesOfTheKeeper) {
   pool_.damage(layout().keeper_line_copy(0));
   expect_one(FaultKind::kKeeperLost);
   repair({});
-  EXPECT_EQ(last_.figures.blocks.held, access().geometry.blocks);
+  EXPECT_EQ(last_.figures.blocks.quarantined, access().geometry.blocks);
 }
 
-TEST_F(PoolCheckTest, LinesOfTheKeeperThatDifferAreATrace) {
+TEST_F(PoolCheckTest, LinesOfTheKeeperThatDifferAreARemnant) {
   KeeperLine line = read_keeper_line(access(), 0);
   line.flags |= kKeeperServing;
   pool_.put_line(layout().keeper_line(0), line);
@@ -352,7 +352,7 @@ TEST_F(PoolCheckTest, AServedPoolIsCleanWhileItChanges) {
   pool_.put(*client, 100, 30);
   FaultLog log(10);
   check_served_pool(access(), 2, log);
-  EXPECT_EQ(log.faults_in_all() + log.traces_in_all(), 0u);
+  EXPECT_EQ(log.faults_in_all() + log.remnants_in_all(), 0u);
 }
 
 TEST_F(PoolCheckTest, TheLogKeepsTheFirstOfAKindAndCountsAll) {

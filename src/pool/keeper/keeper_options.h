@@ -67,6 +67,8 @@ struct KeeperOptions {
   std::string version = {};  // of its program
   // The wall clock of reports, in Unix seconds. Passed in, so that simulated runs repeat exactly. None: 0.
   std::function<std::uint64_t()> unix_s = {};
+  // Writes the pool back to its files, where it lies in files, when the keeper has stopped in order. None: nothing does.
+  std::function<Status()> flush = {};
   // Doorbells work between processes of one machine only.
   bool use_doorbells = true;
 

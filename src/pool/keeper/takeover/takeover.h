@@ -56,7 +56,14 @@ class Takeover {
 
   bool take_over_predecessor();
   void read_ledger();
-  void drop_damaged();
+  // What is done with payloads that are there only if all stores of before have reached the devices.
+  enum class Payloads {
+    kTrust,
+    kVerify,  // blocks with a wrong checksum are dropped
+    kProve    // and blocks without one
+  };
+  Payloads choose_payloads() const;
+  void drop_damaged(Payloads payloads);
   void drop(std::uint32_t block);
   void drop_orphans();
   void adopt_ledger();
@@ -79,7 +86,7 @@ class Takeover {
   Evictor& evictor_;
   Sessions& sessions_;
   std::uint32_t threads_;
-  bool verifies_payloads_;
+  const KeeperOptions& options_;
   base::HugeVector<LedgerRecord> inherited_;  // the predecessor's ledger, until it is taken over
   TakeoverTimes times_;
   std::uint64_t last_lap_ns_ = 0;
