@@ -8,6 +8,7 @@
 #include "os/process.h"
 #include "pool/check/header_check.h"
 #include "pool/check/mend.h"
+#include "pool/format/departures.h"
 #include "pool/format/lock_bytes.h"
 #include "pool/keeper/keeper_line.h"
 #include "pool/keeper_areas.h"
@@ -27,7 +28,7 @@ Result<MappedPool> map_to_read(const HeaderReport& headers) {
   return MappedPool::open_as(*headers.first, headers.paths, options);
 }
 
-// By the locks of the keeper areas, and between machines by what the last keeper says.
+// By the locks of the keeper areas, and between machines by what the last keeper and the agent of its host say.
 Result<KeeperPlace> find_keeper(const MappedPool& pool) {
   for (std::uint32_t area = 0; area < kKeeperSlots; ++area) {
     CACHALOT_TRY_ASSIGN(const std::optional<std::int64_t> holder,
@@ -37,7 +38,8 @@ Result<KeeperPlace> find_keeper(const MappedPool& pool) {
   if (pool.access().geometry.hosts == 1) return KeeperPlace::kNone;
   const Predecessor last = find_predecessor(pool.access());
   const KeeperLine line = read_keeper_line(pool.access(), last.latest_area);
-  const bool serves = line.epoch != 0 && (line.flags & kKeeperServing) != 0;
+  const bool serves =
+      line.epoch != 0 && (line.flags & kKeeperServing) != 0 && !is_departed(pool.access(), line);
   return serves ? KeeperPlace::kElsewhere : KeeperPlace::kNone;
 }
 
