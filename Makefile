@@ -34,7 +34,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang demo-sglang build-lmcache build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-lmcache test-transformers wheel test-wheel setup-vm test-vm test-deploy test-asan test-tsan soak soak-storage soak-hosts soak-transfer soak-system coverage bench bench-llama bench-vllm bench-sglang \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang demo-sglang build-lmcache build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-lmcache test-transformers wheel test-wheel setup-vm test-vm test-deploy test-asan test-tsan soak soak-fsck soak-storage soak-hosts soak-transfer soak-system coverage bench bench-llama bench-vllm bench-sglang \
   lint tidy format clean
 
 help: ## list the targets
@@ -219,6 +219,10 @@ soak: setup-test ## kill and stop the processes of a pool 10,000 times; SOAK_ARG
 	$(call build,dev)
 	build/dev/tests/crash/cachalot_soak --injections 10000 $(SOAK_ARGS)
 	CACHALOT_SOAK_OPERATIONS=1000000 build/dev/tests/model/pool_soak_test
+
+soak-fsck: setup-test ## flip every bit of a small pool's metadata, one at a time: fsck, repair, keeper and readers; two minutes
+	$(call build,dev,pool_check_test)
+	CACHALOT_SWEEP_ALL=1 build/dev/src/pool/check/pool_check_test --gtest_filter='DamageSweep.*'
 
 soak-storage: setup-test ## kill the process of a storage directory 1,000 times; SOAK_ARGS goes to it
 	$(call build,dev)

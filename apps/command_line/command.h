@@ -31,6 +31,9 @@ void add_doctor(Command& app, Chosen& chosen);
 void add_pool(Command& app, Chosen& chosen);
 void add_pool_fence(Command& pool, Chosen& chosen);  // `pool` is the command above
 void add_pool_blocks(Command& pool, Chosen& chosen);
+void add_pool_fsck(Command& pool, Chosen& chosen);
+void add_pool_export(Command& pool, Chosen& chosen);
+void add_pool_import(Command& pool, Chosen& chosen);
 void add_put(Command& app, Chosen& chosen);
 void add_get(Command& app, Chosen& chosen);
 void add_lookup(Command& app, Chosen& chosen);

@@ -120,6 +120,13 @@ Status Mapping::populate(const char* path, bool for_writing) {
                      bytes_, std::strerror(errno));
 }
 
+Status flush_to_file(std::byte* data, std::uint64_t bytes, const char* path) {
+  if (msync(data, bytes, MS_SYNC) == 0) return {};
+  if (errno == EINVAL)
+    return Error::make(Code::kUnsupported, "%.120s: the device cannot be flushed", path);
+  return Error::from_errno(errno, "%.120s: writing %" PRIu64 " bytes back", path, bytes);
+}
+
 Result<Mapping> Mapping::map_shared(const MapSource& source, std::uint64_t bytes,
                                     const MapOptions& options) {
   const std::uint64_t alignment = std::max(kMapAlignmentBytes, source.page_bytes);

@@ -47,6 +47,12 @@ struct MapSource {
 // the system does not say. @cost  reads /proc/self/smaps up to there
 std::uint64_t huge_bytes_at(const std::byte* data);
 
+// Writes what was stored into these bytes of a shared mapping back to its file, and waits. Memory file systems have
+// nothing to write.
+// @param  path  for messages
+// @errors kUnsupported: a devdax device, which has no such operation; kIo
+Status flush_to_file(std::byte* data, std::uint64_t bytes, const char* path);
+
 class Mapping {
  public:
   Mapping() = default;

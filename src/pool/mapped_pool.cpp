@@ -145,6 +145,18 @@ Result<MappedPool> MappedPool::open(const std::vector<std::string>& paths,
                         read_header(*strict, probe.base(0), probe.bytes_each(), paths[0].c_str()));
   }
   CACHALOT_TRY(check_first(first, paths[0]));
+  CACHALOT_TRY_ASSIGN(MappedPool pool, open_as(first, paths, options));
+  for (std::uint32_t i = 1; i < pool.devices_.count(); ++i) {
+    const char* name = pool.devices_.file(i).path().c_str();
+    CACHALOT_TRY_ASSIGN(const Header other, read_header(*strict, pool.devices_.base(i),
+                                                        pool.devices_.bytes_each(), name));
+    CACHALOT_TRY(check_device(first, other, i, name));
+  }
+  return pool;
+}
+
+Result<MappedPool> MappedPool::open_as(const Header& first, const std::vector<std::string>& paths,
+                                       const OpenOptions& options) {
   CACHALOT_TRY(lay_out(first.geometry));  // before its numbers are used
   const std::vector<std::string> all = device_paths(paths, first.geometry.devices);
   if (all.size() != first.geometry.devices) {
@@ -153,6 +165,7 @@ Result<MappedPool> MappedPool::open(const std::vector<std::string>& paths,
                        first.geometry.devices, all.size());
   }
   CACHALOT_TRY_ASSIGN(auto domain, make_domain(first.geometry.domain, paths[0].c_str()));
+  const os::Owners owners = options.allow_foreign ? os::Owners::kAny : os::Owners::kTrusted;
   for (std::size_t i = 1; i < all.size(); ++i)
     CACHALOT_TRY(fill_holes(all[i], options.read_only, owners));
   CACHALOT_TRY_ASSIGN(
@@ -160,11 +173,6 @@ Result<MappedPool> MappedPool::open(const std::vector<std::string>& paths,
       memory::DeviceSet::open(
           all, map_options(options.huge_pages, options.populate, options.read_only), owners));
   CACHALOT_TRY(devices.require_bytes(first.geometry.device_bytes));
-  for (std::uint32_t i = 1; i < devices.count(); ++i) {
-    CACHALOT_TRY_ASSIGN(const Header other, read_header(*strict, devices.base(i),
-                                                        devices.bytes_each(), all[i].c_str()));
-    CACHALOT_TRY(check_device(first, other, i, all[i].c_str()));
-  }
   MappedPool pool(std::move(devices), std::move(domain));
   CACHALOT_TRY_ASSIGN(Access access,
                       make_access(first.id, first.geometry, pool.devices_.view(), *pool.domain_));

@@ -43,6 +43,11 @@ class MappedPool {
   // @errors as Pool::open; a pool that is still being made is kNotAPool or kCorrupt
   static Result<MappedPool> open(const std::vector<std::string>& paths, const OpenOptions& options);
 
+  // The same where the first device's header is known already. The headers of the devices are not read: they may
+  // be damaged.
+  static Result<MappedPool> open_as(const Header& first, const std::vector<std::string>& paths,
+                                    const OpenOptions& options);
+
   // The names still belong to the files that are mapped. @errors kStale: they do not
   Status check_still_there() const;
   // Removes the files' names. @errors as memory::DeviceSet::remove

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "os/mapping.h"
 #include "os/process.h"
 #include "pool/client/call_time.h"
 #include "pool/hosts/host_evidence.h"
@@ -28,6 +29,11 @@ Result<PoolKeeper> PoolKeeper::prepare(const Access& access, KeeperOptions optio
   if (!options.unix_s) {
     options.unix_s = [] { return static_cast<std::uint64_t>(std::time(nullptr)); };
   }
+  options.flush = [view = access.view]() -> Status {
+    for (std::byte* const base : view.bases)
+      CACHALOT_TRY(os::flush_to_file(base, view.bytes_each, "pool"));
+    return {};
+  };
   options.takeover_threads = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
   PoolKeeper waiting;
   waiting.host_ = options.host;

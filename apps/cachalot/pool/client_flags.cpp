@@ -32,6 +32,7 @@ Result<Attached> attach_to(const ClientFlags& flags, pool::Pool pool, std::uint6
   pool::ClientOptions options;
   options.fingerprint = flags.fingerprint;
   options.name = flags.fingerprint;
+  options.namespace_digest = flags.namespace_digest;
   options.host = flags.host;
   options.grant_target = 1;
   options.timeout_ns = answer_ns(flags, deadline_ns);

@@ -17,6 +17,8 @@ namespace cachalot::apps {
 struct ClientFlags {
   Paths paths;
   std::string fingerprint = "default";  // of the namespace
+  // Of a namespace whose fingerprint is not known; `fingerprint` is its name then.
+  std::optional<BlockHash> namespace_digest;
   std::uint32_t host = 0;
   std::optional<std::uint32_t> slot;
   std::optional<std::uint32_t> wait_s;  // for a pool, and a keeper of it

@@ -162,6 +162,9 @@ void add_pool(Command& app, Chosen& chosen) {
   add_pool_list(*command, chosen);
   add_pool_fence(*command, chosen);
   add_pool_blocks(*command, chosen);
+  add_pool_fsck(*command, chosen);
+  add_pool_export(*command, chosen);
+  add_pool_import(*command, chosen);
   command->footer("Example: cachalot pool info /dev/shm/kv --json -");
 }
 

@@ -22,7 +22,8 @@ class ClientNamespace {
   ClientNamespace(const ClientContext& context, KeeperCalls& calls)
       : context_(context),
         calls_(calls),
-        digest_(block_hash::make_namespace(context.options.fingerprint).digest) {}
+        digest_(context.options.namespace_digest.value_or(
+            block_hash::make_namespace(context.options.fingerprint).digest)) {}
 
   // Asks the keeper for the number, which it gives out at the first time.
   Status open();

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "block_hash/block_hash.h"
 #include "pool/client/call_time.h"
 #include "pool/format/access.h"
 #include "pool/format/statistics.h"
@@ -16,8 +17,9 @@ namespace cachalot::pool {
 
 struct ClientOptions {
   std::string fingerprint = "default";  // of the namespace (see block_hash::make_namespace)
-  std::string name = {};                // of the namespace, for operators and logs; without secrets
-  std::uint32_t host = 0;               // this machine's number, below the pool's number of hosts
+  std::optional<BlockHash> namespace_digest = {};  // instead of that of the fingerprint
+  std::string name = {};   // of the namespace, for operators and logs; without secrets
+  std::uint32_t host = 0;  // this machine's number, below the pool's number of hosts
   // Blocks to hold in advance; fewer where the pool is small (see GrantedBlocks::advance()).
   std::uint32_t grant_target = 64;
   // How long one call waits for the keeper, all its waits together.

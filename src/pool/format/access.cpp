@@ -54,6 +54,35 @@ void write_blank_run(const Access& access, std::uint64_t begin, std::uint64_t en
 
 }  // namespace
 
+void write_header(memory::Domain& domain, std::byte* base, const Header& header) {
+  const Geometry& g = header.geometry;
+  HeaderLine first{};
+  first.magic = kMagic;
+  first.version = kFormatVersion;
+  first.domain = static_cast<std::uint32_t>(g.domain);
+  first.uuid_low = header.id.low;
+  first.uuid_high = header.id.high;
+  first.device_index = header.device_index;
+  first.devices = g.devices;
+  first.device_bytes = g.device_bytes;
+  GeometryLine geometry{};
+  geometry.block_bytes = g.block_bytes;
+  geometry.blocks = g.blocks;
+  geometry.capacity_blocks = g.capacity_blocks;
+  geometry.directory_slots = g.directory_slots;
+  geometry.clients = g.clients;
+  geometry.hosts = g.hosts;
+  geometry.keeper_slots = kKeeperSlots;
+  geometry.ring_lines = kRingLines;
+  geometry.namespaces = kMaxNamespaces;
+  geometry.created_unix_s = header.created_unix_s;
+  geometry.note_bytes = g.note_bytes;
+  const memory::SealedRegion target(domain, base, memory::LineSeal(header.id.low, header.id.high));
+  target.publish(kLineBytes, geometry);
+  domain.order();
+  target.publish(0, first);
+}
+
 void format_pool(const Access& access, std::uint64_t created_unix_s) {
   const Geometry& g = access.geometry;
   // Everything of an earlier pool between header and directory goes: an old line could still check
@@ -67,36 +96,30 @@ void format_pool(const Access& access, std::uint64_t created_unix_s) {
   });
   access.domain().complete();
 
-  const memory::LineSeal seal(access.id.low, access.id.high);
   for (std::uint32_t device = g.devices; device-- > 0;) {
-    HeaderLine header{};
-    header.magic = kMagic;
-    header.version = kFormatVersion;
-    header.domain = static_cast<std::uint32_t>(g.domain);
-    header.uuid_low = access.id.low;
-    header.uuid_high = access.id.high;
-    header.device_index = device;
-    header.devices = g.devices;
-    header.device_bytes = g.device_bytes;
-    GeometryLine geometry{};
-    geometry.block_bytes = g.block_bytes;
-    geometry.blocks = g.blocks;
-    geometry.capacity_blocks = g.capacity_blocks;
-    geometry.directory_slots = g.directory_slots;
-    geometry.clients = g.clients;
-    geometry.hosts = g.hosts;
-    geometry.keeper_slots = kKeeperSlots;
-    geometry.ring_lines = kRingLines;
-    geometry.namespaces = kMaxNamespaces;
-    geometry.created_unix_s = created_unix_s;
-    geometry.note_bytes = g.note_bytes;
-    const memory::SealedRegion target(access.domain(), access.view.bases[device], seal);
-    target.publish(kLineBytes, geometry);
-    access.domain().order();
-    target.publish(0, header);
+    write_header(access.domain(), access.view.bases[device],
+                 {access.id, g, device, created_unix_s});
   }
   // Others will be told of the pool by its path, not through the pool.
   access.domain().complete();
+}
+
+Header header_of(const HeaderLine& header, const GeometryLine& geometry) {
+  Header result;
+  result.id = {header.uuid_low, header.uuid_high};
+  result.device_index = header.device_index;
+  result.created_unix_s = geometry.created_unix_s;
+  result.geometry = {static_cast<memory::DomainKind>(header.domain),
+                     header.devices,
+                     header.device_bytes,
+                     geometry.block_bytes,
+                     geometry.blocks,
+                     geometry.capacity_blocks,
+                     geometry.directory_slots,
+                     geometry.clients,
+                     geometry.hosts,
+                     geometry.note_bytes};
+  return result;
 }
 
 Result<Header> read_header(memory::Domain& domain, const std::byte* base, std::uint64_t bytes,
@@ -131,21 +154,7 @@ Result<Header> read_header(memory::Domain& domain, const std::byte* base, std::u
                        name, geometry.keeper_slots, geometry.ring_lines, geometry.namespaces,
                        kKeeperSlots, kRingLines, kMaxNamespaces);
   }
-  Header result;
-  result.id = {header.uuid_low, header.uuid_high};
-  result.device_index = header.device_index;
-  result.created_unix_s = geometry.created_unix_s;
-  result.geometry = {static_cast<memory::DomainKind>(header.domain),
-                     header.devices,
-                     header.device_bytes,
-                     geometry.block_bytes,
-                     geometry.blocks,
-                     geometry.capacity_blocks,
-                     geometry.directory_slots,
-                     geometry.clients,
-                     geometry.hosts,
-                     geometry.note_bytes};
-  return result;
+  return header_of(header, geometry);
 }
 
 }  // namespace cachalot::pool

@@ -59,6 +59,12 @@ struct Header {
   std::uint64_t created_unix_s = 0;
 };
 
+// What two header lines say, whether or not they check.
+Header header_of(const HeaderLine& header, const GeometryLine& geometry);
+
+// Writes both header lines of the device mapped at `base`, the one with the magic last. Not complete on return.
+void write_header(memory::Domain& domain, std::byte* base, const Header& header);
+
 // Reads the header of the device mapped at `base`.
 // @errors kNotAPool: wrong magic; kVersionMismatch; kCorrupt: its CRC is wrong
 Result<Header> read_header(memory::Domain& domain, const std::byte* base, std::uint64_t bytes,

@@ -107,6 +107,8 @@ struct KeeperLine {
 // answers requests; else: taking over, or gone
 inline constexpr std::uint32_t kKeeperServing = 1;
 inline constexpr std::uint32_t kKeeperSplitLines = 2;  // its line writes may tear (rule R5)
+// it stopped in order, and all payloads were written back to the devices' files before
+inline constexpr std::uint32_t kKeeperFlushed = 4;
 
 // Eight-byte counters, seven a line, for any process that maps the pool (pool/format/statistics.h).
 struct CounterLine {

@@ -14,10 +14,6 @@ using memory::Line;
 constexpr std::uint32_t kTokensInFirstLine = (kLineBytes - sizeof(NoteHead)) / 4;
 constexpr std::uint32_t kTokensInLine = kLineBytes / 4;
 
-std::uint64_t note_offset_of(const Access& access, std::uint32_t block) {
-  return access.layout.notes + std::uint64_t{block} * access.geometry.note_bytes;
-}
-
 std::size_t lines_of(std::uint32_t tokens) {
   return 1 + (std::size_t{tokens} - std::min(tokens, kTokensInFirstLine) + kTokensInLine - 1) /
                  kTokensInLine;
@@ -26,7 +22,7 @@ std::size_t lines_of(std::uint32_t tokens) {
 // Stands in the checksum's place while it is computed: a note of another pool, or of another block, does not
 // check.
 std::uint64_t word_of_place(const Access& access, std::uint32_t block) {
-  return access.id.low ^ (access.id.high << 1) ^ ~note_offset_of(access, block);
+  return access.id.low ^ (access.id.high << 1) ^ ~note_offset(access, block);
 }
 
 NoteHead head_of(const std::vector<Line>& lines) {
@@ -53,7 +49,7 @@ void write_note(const Access& access, const BlockUse& use, const BlockHash& hash
                 tokens.size_bytes());
   }
   lines[0].words[0] = checksum_of(lines, word_of_place(access, use.block));
-  access.domain().write_bulk(access.region.at(note_offset_of(access, use.block)), lines.data(),
+  access.domain().write_bulk(access.region.at(note_offset(access, use.block)), lines.data(),
                              lines.size() * kLineBytes);
 }
 
@@ -62,7 +58,7 @@ bool read_note(const Access& access, const BlockUse& use, const BlockHash& hash,
   tokens.clear();
   const std::uint32_t most = most_note_tokens(access.geometry);
   if (most == 0) return false;
-  const std::byte* const from = access.region.at(note_offset_of(access, use.block));
+  const std::byte* const from = access.region.at(note_offset(access, use.block));
   std::vector<Line> lines(1);
   access.domain().read_bulk(lines.data(), from, kLineBytes);
   NoteHead head = head_of(lines);
@@ -81,6 +77,20 @@ bool read_note(const Access& access, const BlockUse& use, const BlockHash& hash,
                 head.tokens * sizeof(std::uint32_t));
   }
   return true;
+}
+
+bool note_names(const Access& access, const BlockUse& use, const BlockHash& hash) {
+  if (access.geometry.note_bytes == 0) return false;
+  std::vector<Line> lines(1);
+  access.domain().read_bulk(lines.data(), access.region.at(note_offset(access, use.block)),
+                            kLineBytes);
+  const NoteHead head = head_of(lines);
+  return head.hash_low == hash.low && head.hash_high == hash.high &&
+         head.generation == use.generation;
+}
+
+void clear_note(const Access& access, std::uint32_t block) {
+  access.domain().write_line(access.region.at(note_offset(access, block)), Line{});
 }
 
 }  // namespace cachalot::pool

@@ -45,4 +45,13 @@ void write_note(const Access& access, const BlockUse& use, const BlockHash& hash
 bool read_note(const Access& access, const BlockUse& use, const BlockHash& hash,
                std::vector<std::uint32_t>& tokens);
 
+// Where the note of a block lies on device 0.
+inline std::uint64_t note_offset(const Access& access, std::uint32_t block) {
+  return access.layout.notes + std::uint64_t{block} * access.geometry.note_bytes;
+}
+// Whether the block's note says that it is of this use, be it damaged or not.
+bool note_names(const Access& access, const BlockUse& use, const BlockHash& hash);
+// Clears the note of a block into which no client stores. The caller orders it.
+void clear_note(const Access& access, std::uint32_t block);
+
 }  // namespace cachalot::pool

@@ -107,7 +107,8 @@ class Keeper {
   bool is_deposed() const { return reign_.is_deposed(); }
   // Whether another one has announced itself, as the pool says now.
   bool has_successor() const { return reign_.has_successor(); }
-  // States that no keeper serves any more. Also done by the destructor.
+  // States that no keeper serves any more, and writes the pool back to its files. Also done by the destructor.
+  // @cost  on a disk, as long as that takes
   void stop();
 
   // 0: it does not rule yet.
@@ -142,6 +143,7 @@ class Keeper {
          eviction::PolicyKind policy);
 
   void be_deposed();
+  void flush();
 
   // In the order of use: each part knows those above it.
   Access access_;

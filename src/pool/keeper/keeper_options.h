@@ -52,6 +52,8 @@ struct KeeperOptions {
   // directory lines compared with memory at each look at the table
   std::uint32_t scrub_lines = 64;
   std::uint32_t takeover_threads = 1;  // that read and write the directory when it begins
+  // The takeover reads every payload that has a checksum, and drops blocks whose bytes are wrong.
+  bool verify_payloads = false;
   // for start(): bit k: keeper area k is in use by another process
   std::uint32_t avoid_slots = 0;
   // The keeper's name in reports.
@@ -65,6 +67,8 @@ struct KeeperOptions {
   std::string version = {};  // of its program
   // The wall clock of reports, in Unix seconds. Passed in, so that simulated runs repeat exactly. None: 0.
   std::function<std::uint64_t()> unix_s = {};
+  // Writes the pool back to its files, where it lies in files, when the keeper has stopped in order. None: nothing does.
+  std::function<Status()> flush = {};
   // Doorbells work between processes of one machine only.
   bool use_doorbells = true;
 

@@ -44,6 +44,10 @@ void Reign::end() {
   base::reach(FailPoint::kKeeperStopped);
 }
 
+void Reign::be_flushed() {
+  publish_line(epoch_, kKeeperFlushed);
+}
+
 bool Reign::has_successor() const {
   return DirectoryReader(access_).read_keepers().epoch > epoch_;
 }

@@ -30,6 +30,8 @@ class Reign {
   // Publishes that no keeper serves any more, after stop_serving().
   void stop_serving() { is_serving_ = false; }
   void end();
+  // After end(): publishes that all payloads have reached the devices' files.
+  void be_flushed();
 
   // Whether another keeper has announced itself, as the pool says now.
   bool has_successor() const;

@@ -39,6 +39,9 @@ Predecessor find_predecessor(const Access& access) {
       predecessor.epoch = line.epoch;
       predecessor.min_epoch = line.min_epoch;
       predecessor.area = area;
+      predecessor.boot_id_low = line.boot_id_low;
+      predecessor.boot_id_high = line.boot_id_high;
+      predecessor.is_flushed = (line.flags & kKeeperFlushed) != 0;
     }
   }
   look_for_lost_epoch(access, predecessor);

@@ -17,6 +17,9 @@ struct Predecessor {
   std::uint32_t latest_area = 0;    // that one's
   std::uint32_t area = 0;
   bool is_lost = false;  // a keeper ruled whose lines are lost
+  // Of the machine that the finished one ran on, and whether all payloads were written back when it stopped.
+  std::uint64_t boot_id_low = 0, boot_id_high = 0;
+  bool is_flushed = false;
 };
 
 // @cost the lines of all keeper areas; the whole directory where a keeper's lines may be lost

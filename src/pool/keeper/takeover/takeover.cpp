@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "pool/keeper/takeover/entry_scan.h"
 #include "pool/keeper/takeover/parallel_parts.h"
+#include "pool/reader/payload_check.h"
 
 namespace cachalot::pool {
 
@@ -29,6 +30,7 @@ Takeover::Takeover(const Access& access, const KeeperOptions& options, const Rei
       evictor_(evictor),
       sessions_(sessions),
       threads_(std::max(1u, options.takeover_threads)),
+      options_(options),
       inherited_(access.geometry.blocks) {}
 
 bool Takeover::run() {
@@ -57,6 +59,9 @@ bool Takeover::take_over_predecessor() {
       .run(threads_);
   times_.entries_ns = lap();
   base::reach(FailPoint::kTakeoverEntriesRead);
+  if (const Payloads payloads = choose_payloads(); payloads != Payloads::kTrust)
+    drop_damaged(payloads);
+  times_.payloads_ns = lap();
   drop_orphans();
   times_.tree_ns = lap();
   adopt_ledger();
@@ -122,6 +127,56 @@ void Takeover::write_ledger() {
                     });
 }
 
+// While a machine runs, each of its processes sees what the others stored. If it ended without writing the pool
+// back, an entry may be there whose payload is not. In a pool of several hosts another boot id may be another host,
+// of which nothing has ended: then blocks without a checksum stay.
+Takeover::Payloads Takeover::choose_payloads() const {
+  const Predecessor& predecessor = reign_.predecessor();
+  const bool is_other_boot = predecessor.boot_id_low != options_.boot_id_low ||
+                             predecessor.boot_id_high != options_.boot_id_high;
+  if (is_other_boot && !predecessor.is_flushed)
+    return access_.geometry.hosts == 1 ? Payloads::kProve : Payloads::kVerify;
+  return options_.verify_payloads ? Payloads::kVerify : Payloads::kTrust;
+}
+
+// Blocks whose bytes are not, or may not be, those that they were published with. Their descendants are orphans then.
+void Takeover::drop_damaged(Payloads payloads) {
+  enum : std::uint8_t { kGood, kWrong, kUnproven };
+  std::vector<std::uint8_t> what(table_.size(), kGood);
+  in_parallel_parts(
+      threads_, table_.size(), 1, [&](std::uint32_t, std::uint32_t block, std::uint32_t end) {
+        for (; block < end; ++block) {
+          const BlockTable::Record& record = table_.record(block);
+          if (table_.use(block).state != BlockState::kLive) continue;
+          if ((record.flags & kEntryHasChecksum) == 0) {
+            what[block] = payloads == Payloads::kProve ? kUnproven : kGood;
+          } else if (!payload_matches(access_, block, record.length, record.checksum)) {
+            what[block] = kWrong;
+          }
+        }
+      });
+  const std::uint32_t live = table_.count(BlockState::kLive);
+  std::uint32_t wrong = 0, unproven = 0;
+  for (std::uint32_t block = 0; block < table_.size(); ++block) {
+    wrong += what[block] == kWrong;
+    unproven += what[block] == kUnproven;
+    if (what[block] != kGood) drop(block);
+  }
+  const char* const why = payloads == Payloads::kProve
+                              ? ", because the machine was restarted and the last keeper had not "
+                                "stopped in order"
+                              : "";
+  base::log(
+      base::LogLevel::kWarn, "keeper",
+      "verified the payloads of %u blocks%s: dropped %u with a wrong checksum, %u without one",
+      live, why, wrong, unproven);
+}
+
+void Takeover::drop(std::uint32_t block) {
+  directory_.disown(block);
+  table_.set_state(block, BlockState::kFree);
+}
+
 // A block whose parent is gone, or whose parents form a circle, is not kept; the rest enters the
 // tree, parents first. The order of use is not in the pool and starts anew.
 void Takeover::drop_orphans() {
@@ -144,9 +199,7 @@ void Takeover::drop_orphans() {
     }
   }
   for (std::uint32_t block = 0; block < table_.size(); ++block) {
-    if (what[block] != kDropped) continue;
-    directory_.disown(block);
-    table_.set_state(block, BlockState::kFree);
+    if (what[block] == kDropped) drop(block);
   }
 }
 

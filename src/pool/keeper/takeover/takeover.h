@@ -24,12 +24,13 @@ namespace cachalot::pool {
 struct TakeoverTimes {
   std::uint64_t ledger_ns = 0;      // reading the predecessor's ledger
   std::uint64_t entries_ns = 0;     // reading and checking the directory
+  std::uint64_t payloads_ns = 0;    // verifying payloads
   std::uint64_t tree_ns = 0;        // rebuilding the tree, and the order of use
   std::uint64_t holders_ns = 0;     // finding the holders
   std::uint64_t sweep_ns = 0;       // writing every entry again
   std::uint64_t ledger_out_ns = 0;  // queueing what is free, and writing the new ledger
   std::uint64_t total_ns() const {
-    return ledger_ns + entries_ns + tree_ns + holders_ns + sweep_ns + ledger_out_ns;
+    return ledger_ns + entries_ns + payloads_ns + tree_ns + holders_ns + sweep_ns + ledger_out_ns;
   }
 };
 
@@ -55,6 +56,15 @@ class Takeover {
 
   bool take_over_predecessor();
   void read_ledger();
+  // What is done with payloads that are there only if all stores of before have reached the devices.
+  enum class Payloads {
+    kTrust,
+    kVerify,  // blocks with a wrong checksum are dropped
+    kProve    // and blocks without one
+  };
+  Payloads choose_payloads() const;
+  void drop_damaged(Payloads payloads);
+  void drop(std::uint32_t block);
   void drop_orphans();
   void adopt_ledger();
   void adopt_holders();
@@ -76,6 +86,7 @@ class Takeover {
   Evictor& evictor_;
   Sessions& sessions_;
   std::uint32_t threads_;
+  const KeeperOptions& options_;
   base::HugeVector<LedgerRecord> inherited_;  // the predecessor's ledger, until it is taken over
   TakeoverTimes times_;
   std::uint64_t last_lap_ns_ = 0;

@@ -381,5 +381,107 @@ TEST_F(TakeoverTest, ANamespaceThatAnEarlierKeeperLeftInTheAreaIsNotTakenOver) {
   EXPECT_EQ(count(KeeperCounter::kNamespaces), 1u);
 }
 
+// The machine may have ended before all payloads had reached the devices.
+class RestartedMachineTest : public TakeoverTest {
+ protected:
+  static KeeperOptions of_boot(std::uint64_t boot) {
+    KeeperOptions options;
+    options.boot_id_low = boot;
+    return options;
+  }
+  void store(std::uint64_t first, std::size_t n, bool with_checksums) {
+    ClientOptions options;
+    options.write_checksums = with_checksums;
+    const auto client = pool_->attach(0, options);
+    for (const Verdict v : pool_->put(*client, first, n)) ASSERT_EQ(v, Verdict::kCommitted);
+  }
+  void lose_payload(std::uint64_t name) {
+    pool_->access().for_each_extent(
+        pool_->entry_of(hash_of(name)).block, 64,
+        [](std::byte* at, std::uint64_t bytes) { std::memset(at, 0, bytes); });
+  }
+  void fill(const KeeperOptions& options) {
+    pool_->kill_keeper();
+    pool_->start_keeper(options);
+    store(1, 4, true);
+    store(11, 3, false);
+    lose_payload(3);
+  }
+  bool has(std::uint64_t name) { return pool_->keeper().is_published(hash_of(name), 1); }
+};
+
+TEST_F(RestartedMachineTest, BlocksAreProvedByTheirChecksumsOrDropped) {
+  fill(of_boot(1));
+  pool_->kill_keeper();
+  pool_->start_keeper(of_boot(2));
+  EXPECT_TRUE(pool_->keeper().is_valid());
+  EXPECT_TRUE(has(1) && has(2));
+  EXPECT_FALSE(has(3) || has(4));
+  EXPECT_FALSE(has(11) || has(12) || has(13));
+  // What one keeper has proved, the next one of this boot does not prove again.
+  store(21, 2, false);
+  pool_->kill_keeper();
+  pool_->start_keeper(of_boot(2));
+  EXPECT_TRUE(has(1) && has(21));
+}
+
+TEST_F(RestartedMachineTest, AnotherKeeperOfTheSameBootTrustsThem) {
+  fill(of_boot(1));
+  pool_->kill_keeper();
+  pool_->start_keeper(of_boot(1));
+  EXPECT_EQ(count(KeeperCounter::kLive), 7u);
+}
+
+TEST_F(RestartedMachineTest, AfterAKeeperThatWroteAllBackTheyAreTrusted) {
+  int flushes = 0;
+  KeeperOptions options = of_boot(1);
+  options.flush = [&flushes] {
+    ++flushes;
+    return Status();
+  };
+  fill(options);
+  pool_->stop_keeper();
+  EXPECT_EQ(flushes, 2);
+  pool_->start_keeper(of_boot(2));
+  EXPECT_EQ(count(KeeperCounter::kLive), 7u);
+}
+
+TEST_F(RestartedMachineTest, AfterAKeeperThatCouldNotWriteThemBackTheyAreProved) {
+  KeeperOptions options = of_boot(1);
+  options.flush = [] { return Status(Error::make(Code::kIo, "the disk is full of holes")); };
+  fill(options);
+  pool_->stop_keeper();
+  pool_->start_keeper(of_boot(2));
+  EXPECT_EQ(count(KeeperCounter::kLive), 2u);
+}
+
+// The last word is that of the keeper that finished its takeover: one that died in it has proved nothing.
+TEST_F(RestartedMachineTest, AKeeperThatDiedInItsTakeoverHasProvedNothing) {
+  fill(of_boot(1));
+  pool_->kill_keeper();
+  {
+    KeeperOptions options = of_boot(2);
+    auto dying = Keeper::prepare(pool_->access(), options, pool_->clock());
+    ASSERT_TRUE(dying);
+    ASSERT_TRUE((*dying)->announce(0));
+  }
+  pool_->start_keeper(of_boot(2));
+  EXPECT_EQ(count(KeeperCounter::kLive), 2u);
+}
+
+// There another boot may be another host's, which took over while all machines ran.
+TEST_F(RestartedMachineTest, APoolOfSeveralHostsKeepsBlocksWithoutAChecksum) {
+  Geometry g = small_geometry();
+  g.clients = 4;
+  g.hosts = 2;
+  make(g);
+  fill(of_boot(1));
+  pool_->kill_keeper();
+  pool_->start_keeper(of_boot(2));
+  EXPECT_EQ(count(KeeperCounter::kLive), 5u);
+  EXPECT_FALSE(has(3));
+  EXPECT_TRUE(has(13));
+}
+
 }  // namespace
 }  // namespace cachalot::pool

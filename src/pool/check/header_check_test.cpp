@@ -1,0 +1,173 @@
+// Headers: what is known of a damaged one, and whole pools in files, checked and repaired by their paths.
+
+#include "pool/check/header_check.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "os/file_descriptor.h"
+#include "pool/check/fsck.h"
+#include "testing/os/shm_folder.h"
+#include "testing/pool/test_pool.h"
+
+namespace cachalot::pool {
+namespace {
+
+class HeaderCheckTest : public os::ShmFolder {
+ protected:
+  void make(std::uint32_t devices = 1) {
+    CreateOptions create;
+    create.paths = {path("kv")};
+    create.geometry = small_geometry();
+    create.geometry.devices = devices;
+    create.huge_pages = create.populate = false;
+    const Result<Pool> made = Pool::create(create);
+    ASSERT_TRUE(made) << made.error().message;
+  }
+  std::string device(std::uint32_t index) const {
+    return index == 0 ? path("kv") : path("kv") + "." + std::to_string(index);
+  }
+  void flip(std::uint32_t device_index, std::uint64_t offset, unsigned char flip = 0x40) {
+    const os::FileDescriptor file(open(device(device_index).c_str(), O_RDWR));
+    unsigned char byte = 0;
+    ASSERT_EQ(pread(file.get(), &byte, 1, static_cast<off_t>(offset)), 1);
+    byte ^= flip;
+    ASSERT_EQ(pwrite(file.get(), &byte, 1, static_cast<off_t>(offset)), 1);
+  }
+  void clear(std::uint32_t device_index, std::uint64_t offset, std::size_t bytes) {
+    const os::FileDescriptor file(open(device(device_index).c_str(), O_RDWR));
+    const std::vector<char> zeros(bytes);
+    ASSERT_EQ(pwrite(file.get(), zeros.data(), bytes, static_cast<off_t>(offset)),
+              static_cast<ssize_t>(bytes));
+  }
+  FsckReport check() {
+    Result<FsckReport> report = check_pool_at({path("kv")}, {});
+    EXPECT_TRUE(report) << (report ? "" : report.error().message);
+    return report ? *std::move(report) : FsckReport{};
+  }
+  RepairReport repair() {
+    Result<RepairReport> report = repair_pool_at({path("kv")}, {});
+    EXPECT_TRUE(report) << (report ? "" : report.error().message);
+    return report ? *std::move(report) : RepairReport{};
+  }
+};
+
+TEST_F(HeaderCheckTest, EveryWrongByteOfAHeaderIsMended) {
+  make();
+  for (std::uint64_t at = 0; at < 128; ++at) {
+    flip(0, at, static_cast<unsigned char>(at % 255 + 1));
+    EXPECT_FALSE(Pool::open({path("kv")})) << "byte " << at;
+    const FsckReport report = check();
+    EXPECT_EQ(report.count_faults(), 1u) << "byte " << at;
+    EXPECT_EQ(report.faults[0].kind, at < 64 ? FaultKind::kHeaderLine : FaultKind::kGeometryLine);
+    EXPECT_TRUE(report.is_whole);
+    const RepairReport repaired = repair();
+    EXPECT_EQ(repaired.after.count_faults(), 0u) << "byte " << at;
+    EXPECT_TRUE(Pool::open({path("kv")})) << "byte " << at;
+  }
+}
+
+TEST_F(HeaderCheckTest, ALostHeaderComesFromAnotherDevice) {
+  make(3);
+  for (const std::uint32_t lost : {0u, 2u}) {
+    clear(lost, 0, 4096);
+    EXPECT_FALSE(Pool::open({path("kv")}));
+    const FsckReport report = check();
+    EXPECT_EQ(report.count_faults(), 2u);
+    EXPECT_EQ(report.faults[0].device, lost);
+    EXPECT_TRUE(report.is_whole);
+    EXPECT_EQ(repair().after.count_faults(), 0u);
+    const Result<Pool> pool = Pool::open({path("kv")});
+    ASSERT_TRUE(pool) << pool.error().message;
+    EXPECT_EQ(pool->access().geometry.devices, 3u);
+  }
+}
+
+TEST_F(HeaderCheckTest, ALostHeaderOfTheOnlyDeviceCannotBeMended) {
+  make();
+  clear(0, 64, 64);
+  const FsckReport report = check();
+  EXPECT_GE(report.count_faults(), 1u);
+  EXPECT_FALSE(report.is_whole);
+  const RepairReport repaired = repair();
+  EXPECT_FALSE(repaired.was_taken_over);
+  EXPECT_FALSE(Pool::open({path("kv")}));
+}
+
+TEST_F(HeaderCheckTest, WhatIsNoPoolIsAnError) {
+  std::ofstream(path("kv")) << std::string(4 << 20, 'x');
+  const Result<FsckReport> other = check_pool_at({path("kv")}, {});
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().code, Code::kNotAPool);
+  std::filesystem::resize_file(path("kv"), 100);
+  EXPECT_FALSE(check_pool_at({path("kv")}, {}));
+  std::filesystem::remove(path("kv"));
+  const Result<FsckReport> absent = check_pool_at({path("kv")}, {});
+  ASSERT_FALSE(absent);
+  EXPECT_EQ(absent.error().code, Code::kNotFound);
+}
+
+TEST_F(HeaderCheckTest, AnotherVersionIsAnError) {
+  make();
+  {
+    Result<Pool> pool = Pool::open({path("kv")});
+    ASSERT_TRUE(pool);
+    auto line =
+        memory::as<HeaderLine>(pool->access().domain().read_line(pool->access().region.at(0)));
+    line.version = 7;
+    pool->access().region.publish(0, line);
+  }
+  const Result<FsckReport> report = check_pool_at({path("kv")}, {});
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code, Code::kVersionMismatch);
+}
+
+TEST_F(HeaderCheckTest, ATruncatedDeviceIsNamedAtEveryPage) {
+  make(2);
+  const std::uint64_t whole = std::filesystem::file_size(device(1));
+  for (const std::uint32_t cut : {1u, 0u}) {
+    for (std::uint64_t bytes = std::filesystem::file_size(device(cut)) - 4096;;
+         bytes -= std::min<std::uint64_t>(bytes, 16 * 4096)) {
+      std::filesystem::resize_file(device(cut), bytes);
+      EXPECT_FALSE(Pool::open({path("kv")})) << bytes;
+      const Result<FsckReport> report = check_pool_at({path("kv")}, {});
+      if (bytes < memory::kStripeBytes) {
+        EXPECT_FALSE(report) << bytes;
+      } else {
+        ASSERT_TRUE(report) << bytes << ": " << report.error().message;
+        EXPECT_EQ(report->counts[static_cast<std::size_t>(FaultKind::kShortDevice)], 1u);
+        EXPECT_FALSE(report->is_whole);
+      }
+      const Result<RepairReport> repaired = repair_pool_at({path("kv")}, {});
+      EXPECT_TRUE(!repaired || !repaired->was_taken_over);
+      if (bytes == 0) break;
+    }
+    // The next device is cut on its own.
+    std::filesystem::resize_file(device(cut), whole);
+    std::filesystem::remove(device(0));
+    std::filesystem::remove(device(1));
+    make(2);
+  }
+}
+
+TEST_F(HeaderCheckTest, AServedPoolIsCheckedAndNotRepaired) {
+  make();
+  Result<Pool> pool = Pool::open({path("kv")});
+  ASSERT_TRUE(pool);
+  Result<PoolKeeper> keeper = pool->serve({});
+  ASSERT_TRUE(keeper) << keeper.error().message;
+  const FsckReport report = check();
+  EXPECT_EQ(report.keeper, KeeperPlace::kHere);
+  EXPECT_EQ(report.count_faults(), 0u);
+  const Result<RepairReport> repaired = repair_pool_at({path("kv")}, {});
+  ASSERT_FALSE(repaired);
+  EXPECT_EQ(repaired.error().code, Code::kBusy);
+  EXPECT_NE(std::string(repaired.error().message).find("cachalot stop"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace cachalot::pool
