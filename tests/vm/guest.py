@@ -190,6 +190,9 @@ class Guest:
             raise GuestError(f"{self.name}: `{command}` ended with {code}: {output}")
         return output
 
+    def is_running(self):
+        return self.process.poll() is None
+
     def pause(self):
         self._ask_machine("stop")
 

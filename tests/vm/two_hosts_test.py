@@ -139,10 +139,25 @@ class TwoHosts:
         self.assertEqual(sum(one["failed_calls"] for one in counts), 0, counts)
         states = self.wait_for(lambda: self.all_returned("a"), 10, "all blocks returned")
         print(f"  {counts}; {states}")
+        self.check_clean("a")
 
     def all_returned(self, name):
         states = self.blocks(name)
         return states if states["granted"] == states["quarantined"] == states["limbo"] == 0 else None
+
+    def check_clean(self, name):
+        """Of a pool that is served, and of it again without a keeper: every line, every payload."""
+        guest = self.guests[name]
+        host = "ab".index(name)
+        guest.run(f"cachalot pool fsck {self.device}")
+        for other in self.guests.values():
+            if other.is_running():
+                other.try_run("killall -9 cachalot_pool_load")
+        guest.run(f"cachalot stop --pool {self.device} --host {host} --timeout 30")
+        # A standby that took over meanwhile ends, too.
+        while guest.try_run(f"cachalot stop --pool {self.device} --host {host} --timeout 30")[0] == 0:
+            pass
+        print("  " + guest.run(f"cachalot pool fsck {self.device}").splitlines()[-1])
 
     def test_an_engine_that_is_killed_gives_its_blocks_back_through_its_hosts_agent(self):
         self.serve("a")
@@ -153,6 +168,7 @@ class TwoHosts:
         begun = time.monotonic()
         self.wait_for(lambda: self.all_returned("a"), SUSPECTED_AFTER_S - 2, "blocks of the killed engine")
         print(f"  free after {time.monotonic() - begun:.1f} s")
+        self.check_clean("a")
 
     def test_a_machine_that_dies_keeps_its_blocks_until_it_boots(self):
         self.serve("a", "--suspect-after", "3000")
@@ -170,6 +186,7 @@ class TwoHosts:
         self.serve("b", "--standby")
         self.wait_for(lambda: self.all_returned("a"), 20, "blocks of the machine that has booted")
         print(f"  {counts}; {self.run_loads(5)}")
+        self.check_clean("a")
 
     def test_a_machine_that_stays_off_is_fenced_by_an_operator(self):
         self.serve("a", "--suspect-after", "3000")
@@ -180,6 +197,7 @@ class TwoHosts:
         print(f"  {self.a.run(f'cachalot pool fence {self.device} --all-of-host 1')}")
         self.wait_for(lambda: self.all_returned("a"), 5, "fenced blocks")
         self.run_loads(5, "a")
+        self.check_clean("a")
 
     def test_a_machine_that_only_seems_dead_loses_no_block(self):
         self.serve("a", "--suspect-after", "3000")
@@ -198,6 +216,7 @@ class TwoHosts:
         self.b.run("killall -9 cachalot_pool_load")
         self.wait_for(lambda: self.all_returned("a"), 10, "blocks of the killed engine")
         print(f"  {counts}")
+        self.check_clean("a")
 
     def test_the_keepers_machine_dies_and_a_standby_elsewhere_takes_over(self):
         self.serve("a")
@@ -224,6 +243,7 @@ class TwoHosts:
         for key in ("before-0", "after"):
             self.expect("b", key)
         print(f"  {counts}; {self.run_loads(5)}")
+        self.check_clean("b")
 
     def test_the_keepers_machine_stands_still_for_a_while(self):
         self.serve("a")
@@ -239,6 +259,7 @@ class TwoHosts:
         counts = [self.finish_load(name, seconds) for name, seconds in (("a", "60"), ("b", "50"))]
         self.wait_for(lambda: self.all_returned("b"), 30, "all blocks returned")
         print(f"  {counts}")
+        self.check_clean("b")
 
     def test_a_number_of_another_machine_and_a_second_keeper_are_refused(self):
         self.serve("a")
