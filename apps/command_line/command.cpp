@@ -7,6 +7,7 @@
 #include <cinttypes>
 #include <cstdio>
 
+#include "base/log.h"
 #include "base/log_format.h"
 
 namespace cachalot::apps {

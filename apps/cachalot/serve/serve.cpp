@@ -27,6 +27,7 @@
 #include "output.h"
 #include "pool/hosts/host_agent_thread.h"
 #include "pool/making.h"
+#include "pool/open_when_made.h"
 #include "pool/sizing.h"
 #include "ready_notice.h"
 #include "serve_flags.h"

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/byte_size.h"
+#include "base/log.h"
 #include "base/log_format.h"
 #include "block_hash/block_hash.h"
 #include "client_flags.h"

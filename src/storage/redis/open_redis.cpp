@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/clock.h"
+#include "storage/backends.h"
 #include "storage/open_kinds.h"
 #include "storage/redis/redis_backend.h"
 
