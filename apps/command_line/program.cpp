@@ -18,6 +18,7 @@
 #include <system_error>
 #include <vector>
 
+#include "base/words.h"
 #include "os/memory.h"
 
 namespace cachalot::apps {
@@ -27,9 +28,7 @@ namespace {
 // names that a flag takes.
 int usage_error(const std::string& text, const std::string& command) {
   constexpr std::size_t kMostShown = 1000;
-  std::string line = text.substr(0, kMostShown);
-  std::replace_if(
-      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
+  const std::string line = base::printable(text.substr(0, kMostShown));
   std::fprintf(stderr, "cachalot: %s (see `%s --help`)\n", line.c_str(), command.c_str());
   return kExitUsage;
 }
@@ -209,7 +208,7 @@ std::terminate_handler default_handler = nullptr;
     default_handler();
     std::abort();
   }
-  std::fprintf(stderr, "cachalot: %s\n", error->message);
+  std::fprintf(stderr, "cachalot: %s\n", base::printable(error->message).c_str());
   _exit(exit_code(error->code));
 }
 
