@@ -73,9 +73,8 @@ nlohmann::json summary_of(const cache_sim::HitRate& rate) {
 
 std::string trace_text(const cache_sim::HitRate& rate, std::uint64_t block_tokens) {
   return base::counted(rate.requests(), "request") + ", " +
-         base::counted(rate.blocks_total(), "block") + " of " +
-         base::counted(block_tokens, "token") + ", " + base::grouped(rate.blocks_unique()) +
-         " distinct";
+         base::counted(rate.blocks_total(), "block") + " of " + std::to_string(block_tokens) +
+         " tokens" + ", " + base::grouped(rate.blocks_unique()) + " distinct";
 }
 
 void print_head(std::FILE* out, const HitRateResult& result) {
