@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "alloc_trace_output.h"
+#include "base/words.h"
 #include "command.h"
 #include "output.h"
 #include "result_flags.h"
@@ -59,14 +60,12 @@ Status convert(const Options& options) {
   }
   CACHALOT_TRY(output.finish());
   const trace::SnapshotCounts& counts = converted.counts;
-  std::fprintf(output.people(),
-               "%" PRIu64 " recorded events, %" PRIu64 " passed over; %" PRIu64
-               " blocks from before the recording\n",
-               counts.events, counts.passed_over, counts.blocks_before);
+  std::fprintf(output.people(), "%s, %" PRIu64 " passed over; %s from before the recording\n",
+               base::counted(counts.events, "recorded event").c_str(), counts.passed_over,
+               base::counted(counts.blocks_before, "block").c_str());
   if (counts.contradictions != 0) {
-    std::fprintf(output.people(),
-                 "%" PRIu64 " blocks are in use that the recording frees: not all was recorded\n",
-                 counts.contradictions);
+    std::fprintf(output.people(), "%s in use that the recording frees: not all was recorded\n",
+                 base::counted(counts.contradictions, "block is", "blocks are").c_str());
   }
   return json.write_json(result_of(options, counts, output.summary()));
 }

@@ -19,12 +19,14 @@ void add_commands(Command& app, Chosen& chosen) {
   add_replay(app, chosen);
   add_hitrate(app, chosen);
   add_trace(app, chosen);
+  add_completion(app, chosen);
   // For the help: main() starts these before the command line is read.
   for (const Companion& companion : companions()) {
     app.add_subcommand(companion.command, companion.description);
   }
-  app.group_subcommands("Pools and what is in them", {"serve", "stop", "pool", "top", "doctor",
-                                                      "put", "get", "lookup", "evict"});
+  app.group_subcommands(
+      "Pools and what is in them",
+      {"serve", "stop", "pool", "top", "doctor", "put", "get", "lookup", "evict", "completion"});
   app.group_subcommands(
       "Request traces: replay, study, simulate",
       {"replay", "hitrate", "trace", "tiers", "simulate", "long-prefill", "calibrate"});

@@ -2,12 +2,13 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
 
+#include "base/log.h"
 #include "base/log_format.h"
+#include "base/words.h"
 
 namespace cachalot::apps {
 namespace {
@@ -44,9 +45,7 @@ int exit_code(Code code) {
 
 int fail(const Error& error) {
   // One line, whatever a path or a library's text contains.
-  std::string line = error.message;
-  std::replace_if(
-      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
+  const std::string line = base::printable(error.message);
   if (base::log_format() == base::LogFormat::kJson) {
     base::write_log_line(base::LogLevel::kError, "cachalot", line);
   } else {

@@ -15,9 +15,11 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
+#include "base/words.h"
 #include "os/memory.h"
 
 namespace cachalot::apps {
@@ -27,9 +29,7 @@ namespace {
 // names that a flag takes.
 int usage_error(const std::string& text, const std::string& command) {
   constexpr std::size_t kMostShown = 1000;
-  std::string line = text.substr(0, kMostShown);
-  std::replace_if(
-      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
+  const std::string line = base::printable(text.substr(0, kMostShown));
   std::fprintf(stderr, "cachalot: %s (see `%s --help`)\n", line.c_str(), command.c_str());
   return kExitUsage;
 }
@@ -112,6 +112,24 @@ std::string full_name(const CLI::App* command) {
   return parent == nullptr ? command->get_name() : full_name(parent) + " " + command->get_name();
 }
 
+// A line for each word that may come after these: commands, or flags. None: a value is expected, perhaps a file.
+int print_next_words(CLI::App& app, int argc, char** argv) {
+  CLI::App* command = nullptr;
+  int words = 0;
+  std::string unknown;
+  if (!find_command(app, argc, argv, command, words, unknown)) return kExitDone;
+  if (words == argc) {
+    for (const CLI::App* next : commands_of(*command))
+      std::printf("%s\n", next->get_name().c_str());
+    if (!commands_of(*command).empty()) return kExitDone;
+  }
+  const CLI::Option* const last = command->get_option_no_throw(std::string(argv[argc - 1]));
+  if (last != nullptr && last->get_items_expected_min() > 0) return kExitDone;
+  for (const CLI::Option* option : command->get_options())
+    for (const std::string& name : option->get_lnames()) std::printf("--%s\n", name.c_str());
+  return kExitDone;
+}
+
 int run(const Program& program, int argc, char** argv) {
   CLI::App app(program.description, program.name);
   app.set_version_flag("--version", program.version);
@@ -120,6 +138,8 @@ int run(const Program& program, int argc, char** argv) {
   Command root(app);
   program.add_to(root, chosen);
 
+  if (argc > 1 && argv[argc - 1] == std::string_view(kCompleteWord))
+    return print_next_words(app, argc - 1, argv);
   CLI::App* command = nullptr;
   int words = 0;
   std::string unknown;
@@ -209,7 +229,7 @@ std::terminate_handler default_handler = nullptr;
     default_handler();
     std::abort();
   }
-  std::fprintf(stderr, "cachalot: %s\n", error->message);
+  std::fprintf(stderr, "cachalot: %s\n", base::printable(error->message).c_str());
   _exit(exit_code(error->code));
 }
 

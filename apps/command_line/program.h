@@ -14,6 +14,9 @@ struct Program {
   void (*add_to)(Command& app, Chosen& chosen);
 };
 
+// As the last word of a command line: the program prints the words that may come in its place, a line each.
+inline constexpr const char* kCompleteWord = "__complete";
+
 // @return the exit code
 int run_program(const Program& program, int argc, char** argv);
 

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "base/words.h"
 #include "values.h"
 
 namespace cachalot::apps {
@@ -57,7 +58,7 @@ Result<trace::RequestTraceOptions> trace_options(const TraceFlags& flags) {
   if (flags.time_unit == "s") options.time_unit_ms = 1000;
   if (flags.time_unit == "us") options.time_unit_ms = 1e-3;
   options.warn = [](const std::string& text) {
-    std::fprintf(stderr, "cachalot: warning: %s\n", text.c_str());
+    std::fprintf(stderr, "cachalot: warning: %s\n", base::printable(text).c_str());
   };
   if (flags.synthetic_prefix.empty()) return options;
   CACHALOT_TRY_ASSIGN(options.synthetic_prefix,

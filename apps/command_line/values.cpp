@@ -73,6 +73,7 @@ Result<std::uint64_t> parse_bytes(const std::string& flag, const std::string& te
 }
 
 std::string bytes_text(std::uint64_t bytes) {
+  if (bytes == 1) return "1 byte";
   constexpr const char* kNames[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   auto value = static_cast<double>(bytes);
   std::size_t unit = 0;

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/log_format.h"
-#include "base/utf8.h"
+#include "base/words.h"
 
 namespace cachalot::base {
 namespace {
@@ -31,22 +31,12 @@ std::string time_now() {
   return text;
 }
 
-// Names and texts of strangers are in it: nothing of them moves a terminal's cursor, or begins a line of its own.
-std::string without_controls(std::string_view text) {
-  std::string clean(text);
-  for (char& each : clean) {
-    if (static_cast<unsigned char>(each) < 0x20 || each == 0x7f) each = '?';
-  }
-  return clean;
-}
-
+// @param text  printable
 std::string quoted(std::string_view text) {
   std::string json = "\"";
-  while (!text.empty()) {
-    const std::size_t bytes = utf8_character_bytes(text);
-    if (text[0] == '"' || text[0] == '\\') json += '\\';
-    json += bytes == 0 ? "\xef\xbf\xbd" : text.substr(0, bytes);
-    text.remove_prefix(bytes == 0 ? 1 : bytes);
+  for (const char each : text) {
+    if (each == '"' || each == '\\') json += '\\';
+    json += each;
   }
   return json + '"';
 }
@@ -68,7 +58,8 @@ LogFormat log_format() {
 void write_log_line(LogLevel level, std::string_view origin, std::string_view text) {
   if (level == LogLevel::kOff) return;
   const std::string time = time_now(), name = kNames[static_cast<int>(level)],
-                    clean = without_controls(text);
+                    // Names and texts of strangers are in it.
+      clean = printable(text);
   const std::string line =
       log_format() == LogFormat::kJson
           ? "{\"time\":\"" + time + "\",\"level\":\"" + name + "\",\"origin\":" + quoted(origin) +

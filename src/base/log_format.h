@@ -3,9 +3,9 @@
 
 #include <string_view>
 
-#include "base/log.h"
-
 namespace cachalot::base {
+
+enum class LogLevel;
 
 enum class LogFormat {
   kText,  // 2026-11-21T09:00:00.123Z warn keeper: text

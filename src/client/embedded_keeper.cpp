@@ -10,6 +10,7 @@
 
 #include "client/fork_guard.h"
 #include "pool/making.h"
+#include "pool/open_when_made.h"
 #include "pool/pool.h"
 #include "pool/sizing.h"
 

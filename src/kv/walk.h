@@ -2,10 +2,11 @@
 // instead of taking a number apart (kv/fragment.h), with the same result.
 #pragma once
 
+#include <cachalot/geometry.h>
+
 #include <algorithm>
 #include <span>
 
-#include "kv/copy_engine.h"
 #include "kv/fragment.h"
 
 namespace cachalot::kv {

@@ -8,10 +8,11 @@
 
 #include "memory/copy_run.h"
 #include "memory/cpu.h"
-#include "memory/fused_hash.h"
 #include "memory/line.h"
 
 namespace cachalot::memory {
+
+class FusedHash;
 
 struct CopyKernels {
   // @shape bytes: a multiple of 64; hash: may be null (not for `hash`)

@@ -14,6 +14,7 @@
 #include <immintrin.h>
 
 #include "memory/copy.h"
+#include "memory/fused_hash.h"
 #include "memory/xxh3.h"
 
 namespace cachalot::memory {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "memory/fused_hash.h"
 #include "testing/memory/isa_name.h"
 
 namespace cachalot::memory {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "os/file_lock.h"
-#include "pool/pool.h"
+#include "os/shared_file.h"
 
 namespace cachalot::pool {
 
@@ -32,10 +32,5 @@ Making look_for_maker(const std::string& path);
 Result<os::FileLock> lock_as_maker(int fd);
 // Whether a process has it.
 bool has_maker(const os::SharedFile& file);
-
-// Pool::open(), and again for up to `patience_ms` while another process makes the pool.
-// @errors as Pool::open
-Result<Pool> open_when_made(const std::vector<std::string>& paths, const OpenOptions& options,
-                            std::uint32_t patience_ms);
 
 }  // namespace cachalot::pool

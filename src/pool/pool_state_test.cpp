@@ -6,10 +6,22 @@
 #include <map>
 #include <optional>
 
+#include "pool/keeper_pulse.h"
 #include "testing/pool/test_pool.h"
 
 namespace cachalot::pool {
 namespace {
+
+TEST(KeeperPulse, SaysForHowLongTheCountOfOneKeeperStandsStill) {
+  KeeperPulse pulse;
+  EXPECT_EQ(pulse.silent_ns(1, 7, 1000), 0u);
+  EXPECT_EQ(pulse.silent_ns(1, 7, 1500), 500u);
+  EXPECT_EQ(pulse.silent_ns(1, 8, 2000), 0u);
+  EXPECT_EQ(pulse.silent_ns(2, 8, 3000), 0u);
+  EXPECT_EQ(pulse.silent_ns(2, 8, 3100), 100u);
+  EXPECT_EQ(pulse.silent_ns(0, 8, 4000), 0u);  // there is no count
+  EXPECT_EQ(pulse.silent_ns(0, 8, 5000), 0u);
+}
 
 // Least recently used leaves, the slow and obvious way. Times are those of the last use; a use of a
 // block is one of its whole prefix, and a block that is stored shares its parent's time.

@@ -4,9 +4,12 @@
 
 #include <memory>
 
-#include "storage/backends.h"
+#include "storage/backend.h"
+#include "storage/uri.h"
 
 namespace cachalot::storage {
+
+struct BackendSecrets;  // backends.h
 
 using OpenedBackend = Result<std::unique_ptr<Backend>>;
 

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/words.h"
 #include "block_hash/block_hash.h"
 
 namespace cachalot::storage {
@@ -186,8 +187,8 @@ void Store::forget_lost(std::span<const ObjectKey> before, std::uint64_t mark,
   add(counters_.missing_objects, lost);
   gaps_.fetch_add(1, std::memory_order_release);
   if (!lost_line_.is_due()) return;
-  base::log(LogLevel::kWarn, "storage", "%s: %llu objects are there no more", traits().name.c_str(),
-            static_cast<unsigned long long>(lost));
+  base::log(LogLevel::kWarn, "storage", "%s: %s there no more", traits().name.c_str(),
+            base::counted(lost, "object is", "objects are").c_str());
 }
 
 // --- Outages ---------------------------------------------------------------------------------------
@@ -349,8 +350,8 @@ void Store::try_backend() {
   if (std::exchange(is_silent_, false)) report({});
   list_pause_.reset();
   if (ends_ || !known_line_.is_due()) return;
-  base::log(LogLevel::kWarn, "storage", "%s: what is stored there is known now: %llu objects",
-            traits().name.c_str(), static_cast<unsigned long long>(catalogue_.objects()));
+  base::log(LogLevel::kWarn, "storage", "%s: what is stored there is known now: %s",
+            traits().name.c_str(), base::counted(catalogue_.objects(), "object").c_str());
 }
 
 // --- Put -------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@
 
 #include "base/clock.h"
 #include "vtensor/vtensor_set.h"
-#include "vtensor/vtensor_turn.h"
 
 namespace cachalot::vtensor {
 

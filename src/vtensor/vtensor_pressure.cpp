@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "vtensor/vtensor_set.h"
-#include "vtensor/vtensor_turn.h"
 
 namespace cachalot::vtensor {
 

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "vtensor/vtensor_turn.h"
 
 namespace cachalot::vtensor {
 

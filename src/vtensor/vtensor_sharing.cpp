@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "vtensor/vtensor_set.h"
-#include "vtensor/vtensor_turn.h"
 
 namespace cachalot::vtensor {
 

@@ -145,6 +145,22 @@ class Configuration(OperateTest):
         self.assertRegex(said[2], "SIGHUP: changed now: nothing$")
         self.assertEqual(keeper.get("/readyz")[0], 200)
 
+    def test_a_changed_size_is_no_matter_of_the_next_start(self):
+        path = self.configuration('policy = "fifo"')
+        keeper = Keeper(self, "--config", path)
+        said = []
+        for old, new in (('"16MiB"', '"16777216"'), ('"16777216"', '"32MiB"'), ('"32MiB"', '"1KiB"')):
+            text = Path(path).read_text()
+            Path(path).write_text(text.replace(old, new).replace("fifo", "lru"))
+            keeper.process.send_signal(signal.SIGHUP)
+            said.append(keeper.process.stderr.readline())
+        self.assertRegex(said[0], "with the next start: policy$")
+        self.assertRegex(said[1], "with the next start: policy; size: the pool has to be made anew ")
+        self.assertIn("SIGHUP: nothing is changed: --size: ", said[2])
+        keeper.end()
+        Path(path).write_text(Path(path).read_text().replace('"1KiB"', '"32MiB"'))
+        self.assertEqual(run("serve", "--config", path).returncode, 2)
+
     def test_without_a_file_hangup_ends_the_keeper(self):
         keeper = Keeper(self, *self.geometry)
         keeper.process.send_signal(signal.SIGHUP)

@@ -87,7 +87,7 @@ TEST_F(AllocTraceCommand, ConvertMakesATraceOfASnapshot) {
   const Outcome other =
       run({"alloc-trace", "convert", "--snapshot", kSnapshot, "--device", "1", "--out", path("o")});
   expect_done(other);
-  EXPECT_NE(other.out.find("1 blocks are in use that the recording frees"), std::string::npos);
+  EXPECT_NE(other.out.find("1 block is in use that the recording frees"), std::string::npos);
 }
 
 TEST_F(AllocTraceCommand, ASnapshotThatWouldRunACommandIsRefused) {

@@ -388,8 +388,10 @@ TEST_F(BadInput, AKeepersOptionsAreCheckedBeforeThePoolIsMade) {
 }
 
 TEST_F(BadInput, AnErrorStaysOneLineWhateverAPathContains) {
-  expect_error(run({"pool", "info", path("a\nb\tc\x1b[31m")}), kUsage, {"a b c [31m"});
-  expect_error(run({"--two\nlines"}), kUsage, {"--two lines"});
+  expect_error(run({"pool", "info", path("a\nb\tc\x1b[31m\xff")}), kUsage,
+               {"a b c [31m\xef\xbf\xbd"});
+  expect_error(run({"pool", "info", path("x"), "--\x1b[2J\xff"}), kUsage, {"--?[2J\xef\xbf\xbd"});
+  expect_error(run({"--two\nlines"}), kUsage, {"--two?lines"});
   expect_error(run({"pool", "info", path(std::string(4000, 'x'))}), kUsage, {path("")});
 }
 

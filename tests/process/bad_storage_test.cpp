@@ -156,7 +156,7 @@ TEST_F(BadStorage, AReplayWhoseStorageNeverWorkedFails) {
       run({"replay", "--trace", requests, "--engines", "1", "--block-bytes", "4096", "--storage",
            objects() + "?min_free_bytes=4611686018427387904"});
   EXPECT_EQ(full.exit_code, kRefused) << full.err;
-  EXPECT_NE(full.err.find("storage: 1 blocks failed"), std::string::npos) << full.err;
+  EXPECT_NE(full.err.find("storage: 1 block failed"), std::string::npos) << full.err;
   expect_done(replay(objects()));
 }
 

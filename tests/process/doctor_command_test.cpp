@@ -1,6 +1,8 @@
 // `cachalot doctor`: each check is made to fail once, on a machine that is made of files.
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -137,6 +139,16 @@ TEST_F(Doctor, PoolsAndWhatAKeeperNeeds) {
   expect_state("registry", "ok", "0 records", {"--peers", "file:" + path("registry")});
   expect_state("registry", "fault", "none", {"--peers", "file:" + path("none/registry")});
   expect_error(run({"doctor", "--cluster-key-file", path("none")}), 2, {"cluster key file"});
+}
+
+TEST_F(Doctor, PoolsThatClientsRefuse) {
+  const std::string pool = create_pool("kv", {"--devices", "2"});
+  expect_state("pool_owner", "ok", pool, {"--pool", pool});
+  ASSERT_EQ(chmod((pool + ".1").c_str(), 0666), 0);
+  expect_state("pool_owner", "warning", "kv.1: belongs to", {"--pool", pool});
+  ASSERT_EQ(chmod((pool + ".1").c_str(), 0660), 0);
+  if (chown(pool.c_str(), 4711, 4711) != 0) GTEST_SKIP() << "this user may not give files away";
+  expect_state("pool_owner", "warning", "belongs to user 4711", {"--pool", pool});
 }
 
 TEST_F(Doctor, ForPeople) {

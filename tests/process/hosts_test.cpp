@@ -186,7 +186,7 @@ TEST_F(Hosts, HostsReadEachOthersPools) {
   EXPECT_GE(a.metric("cachalot_peers_served_blocks_total"), 2);
   const Outcome info = run({"pool", "info", path("b")});
   EXPECT_NE(info.out.find("peers, in use"), std::string::npos) << info.out;
-  EXPECT_NE(info.out.find(", 1 peers connected"), std::string::npos) << info.out;
+  EXPECT_NE(info.out.find(", 1 peer connected"), std::string::npos) << info.out;
 
   put("a", {"third"}, 3);
   ASSERT_TRUE(wait_until([&] { return is_stored("b", "third"); }));

@@ -2,7 +2,9 @@
 #include <cachalot/opaque_client.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -105,6 +107,80 @@ TEST_F(PoolInfo, SaysHowItsKeeperServes) {
   keeper.wait();
   EXPECT_FALSE(info(pool)["keeper"].contains("uptime_s"));
   EXPECT_EQ(info(pool)["keeper"]["policy"], "fifo");
+}
+
+TEST_F(PoolInfo, NamesOfStrangersAreTextOfOneLine) {
+  const std::string pool = create_pool("a\x1b[2J\xff\n");
+  Serving keeper({"serve", pool});
+  ASSERT_TRUE(keeper.is_ready());
+  expect_done(run({"put", "k", "--namespace", "n\x1b[31m\xfe", "--pool", pool}, {.in = "x"}));
+  const std::string folder = std::filesystem::path(pool).parent_path();
+  for (const Arguments& command : {Arguments{"pool", "info", pool},
+                                   {"pool", "info", pool, "--all"},
+                                   {"pool", "list", folder},
+                                   {"top", pool, "--once", "--interval", "0.1"},
+                                   {"doctor", "--pool", pool},
+                                   {"lookup", "\x1b[1m", "--pool", pool}}) {
+    const std::string out = run(command).out;
+    EXPECT_NE(out.find("?["), std::string::npos) << command[0] << command[1] << out;
+    EXPECT_EQ(out.find_first_of("\x1b\xff\xfe"), std::string::npos) << command[0] << command[1];
+  }
+}
+
+TEST_F(PoolInfo, OneBlockIsNoPlural) {
+  const std::string pool = create_pool("kv", {}, 1);
+  Serving keeper({"serve", pool});
+  ASSERT_TRUE(keeper.is_ready());
+  expect_done(run({"put", "k", "--pool", pool}, {.in = "x"}));
+  const std::string out = run({"pool", "info", pool}).out;
+  for (const char* const part : {": 1 block of 4 KiB;", "stored       1 block, 1 byte\n"})
+    EXPECT_NE(out.find(part), std::string::npos) << part << out;
+  EXPECT_EQ(out.find(" 1 blocks"), std::string::npos) << out;
+  EXPECT_EQ(run({"evict", "k", "--pool", pool}).out, "evicted 1 block\n");
+}
+
+TEST_F(PoolInfo, AKeeperThatIsStoppedHangs) {
+  const std::string pool = create_pool("kv");
+  const std::string folder = std::filesystem::path(pool).parent_path();
+  Serving keeper({"serve", pool});
+  ASSERT_TRUE(keeper.is_ready());
+  const auto list_row = [&] {
+    return run({"pool", "list", folder, "--json", "-"}).json()["pools"][0];
+  };
+  const auto text_of = [](const Arguments& command) { return run(command).out; };
+  const Arguments top{"top", pool, "--once", "--interval", "0.1"};
+  EXPECT_EQ(info(pool)["keeper"]["hangs"], false);
+  EXPECT_EQ(list_row()["hangs"], false);
+  for (const Arguments& command :
+       {Arguments{"pool", "info", pool}, Arguments{"pool", "list", folder}, top})
+    EXPECT_EQ(text_of(command).find("hangs"), std::string::npos) << text_of(command);
+  keeper.send(SIGSTOP);
+  EXPECT_EQ(info(pool)["keeper"]["hangs"], true);
+  EXPECT_EQ(info(pool)["keeper"]["state"], "serving");
+  EXPECT_EQ(list_row()["hangs"], true);
+  EXPECT_EQ(list_row()["keeper"], "serving");
+  EXPECT_NE(text_of({"pool", "info", pool}).find("keeper       hangs, pid "), std::string::npos);
+  EXPECT_NE(text_of({"pool", "list", folder}).find(" hangs "), std::string::npos);
+  EXPECT_NE(text_of(top).find("keeper hangs"), std::string::npos) << text_of(top);
+  keeper.send(SIGCONT);
+  EXPECT_EQ(info(pool)["keeper"]["hangs"], false);
+}
+
+// Of the process only the keeper's thread is stopped, so that the page is there.
+TEST_F(PoolInfo, ThePageSaysThatTheKeeperHangs) {
+  const std::string pool = create_pool("kv");
+  Serving keeper({"serve", pool, "--metrics", "127.0.0.1:0"});
+  ASSERT_TRUE(keeper.is_ready());
+  EXPECT_NE(keeper.get("/status").find("\"hangs\":false"), std::string::npos);
+  const pid_t pid = info(pool)["keeper"]["pid"];
+  if (ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) != 0)
+    GTEST_SKIP() << "this user may not stop a thread";
+  ASSERT_EQ(ptrace(PTRACE_INTERRUPT, pid, nullptr, nullptr), 0);
+  EXPECT_EQ(waitpid(pid, nullptr, __WALL), pid);
+  while (keeper.get("/status").find("\"hangs\":true") == std::string::npos) sched_yield();
+  ASSERT_EQ(ptrace(PTRACE_DETACH, pid, nullptr, nullptr), 0);
+  while (keeper.get("/status").find("\"hangs\":false") == std::string::npos) sched_yield();
+  EXPECT_NE(keeper.get("/").find("now.keeper.hangs ? \"hangs\""), std::string::npos);
 }
 
 TEST_F(PoolInfo, TheCommandThatStoppedTheKeeperIsNotAClientThatDied) {

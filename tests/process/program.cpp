@@ -133,7 +133,7 @@ Outcome Running::wait() {
   return child_ ? outcome_of(*child_, out_.get(), err_.get()) : Outcome{};
 }
 
-std::string Serving::scrape() const {
+std::string Serving::get(const std::string& path) const {
   constexpr std::string_view kMetrics = "metrics=127.0.0.1:";
   const std::size_t at = ready_line_.find(kMetrics);
   if (at == std::string::npos) return "";
@@ -145,7 +145,7 @@ std::string Serving::scrape() const {
   const os::FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
     return "";
-  const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
+  const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
   if (::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) return "";
   std::string answer;
   char part[4096];

@@ -79,10 +79,12 @@ class Serving : public Running {
 
   bool is_ready() const { return !ready_line_.empty(); }
   const std::string& ready_line() const { return ready_line_; }
-  // With --metrics 127.0.0.1:PORT: what it exports, and one sample of it.
+  // With --metrics 127.0.0.1:PORT: the answer to a GET, head and body.
+  std::string get(const std::string& path) const;
+  // What it exports, and one sample of it.
   // @param labels  as they are in the text: R"(reason="no_space")"; empty: the first sample
   // @return        -1: there is no such sample
-  std::string scrape() const;
+  std::string scrape() const { return get("/metrics"); }
   std::int64_t metric(const std::string& name, const std::string& labels = {}) const;
 
  private:

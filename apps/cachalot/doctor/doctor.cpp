@@ -26,16 +26,18 @@ Result<Findings> examine(const DoctorOptions& options) {
   }
   Findings findings = check_machine(options.root);
   for (Finding& one : check_gpus(options.root)) findings.push_back(std::move(one));
-  for (const std::string& path : options.pools) findings.push_back(check_pool(path));
+  for (const std::string& path : options.pools)
+    for (Finding& one : check_pool(path)) findings.push_back(std::move(one));
   if (options.pools.empty()) {
     // One that is left from before is no fault of this machine.
     for (const std::string& path : find_pools(options.root + kPoolFolder)) {
-      Finding one = check_pool(path);
-      if (one.health == Health::kFault) {
-        one.health = Health::kWarning;
-        one.advice += "; if it is of no use any more: cachalot pool destroy " + path;
+      for (Finding& one : check_pool(path)) {
+        if (one.health == Health::kFault) {
+          one.health = Health::kWarning;
+          one.advice += "; if it is of no use any more: cachalot pool destroy " + path;
+        }
+        findings.push_back(std::move(one));
       }
-      findings.push_back(std::move(one));
     }
   }
   for (const std::string& uri : options.storages)

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/words.h"
+
 namespace cachalot::apps {
 namespace {
 
@@ -48,9 +50,10 @@ std::string findings_text(const Findings& findings) {
   std::string text;
   for (const Finding& one : findings) {
     text += padded(health_name(one.health), kStateWidth) + padded(one.check, kNameWidth) +
-            one.found + "\n";
+            base::printable(one.found) + "\n";
     if (!one.advice.empty())
-      text += std::string(kStateWidth + kNameWidth, ' ') + "-> " + one.advice + "\n";
+      text +=
+          std::string(kStateWidth + kNameWidth, ' ') + "-> " + base::printable(one.advice) + "\n";
   }
   return text + "faults: " + std::to_string(how_many(findings, Health::kFault)) +
          ", warnings: " + std::to_string(how_many(findings, Health::kWarning)) + "\n";

@@ -1,11 +1,12 @@
 #include "service_checks.h"
 
-#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/clock.h"
+#include "base/words.h"
+#include "keeper_hangs.h"
+#include "os/shared_file.h"
 #include "pool_flags.h"
 #include "pool_report.h"
 #include "transfer/registry/registry.h"
@@ -16,24 +17,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::uint64_t kPatienceNs = 5'000'000'000, kPulseNs = 3'000'000'000;
+constexpr std::uint64_t kPatienceNs = 5'000'000'000;
 
 bool is_server(const std::string& uri) {
   for (const char* const kind : {"redis", "valkey", "s3"})
     if (uri.starts_with(kind)) return true;
   return false;
-}
-
-// A keeper that works publishes its counters all the time.
-bool hangs(const pool::Pool& pool) {
-  std::uint32_t before = 0, now = 0;
-  const std::uint64_t until_ns = base::SteadyClock::read() + kPulseNs;
-  if (!pool.state().read_publications(before)) return false;
-  do {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    if (!pool.state().read_publications(now) || now != before) return false;
-  } while (base::SteadyClock::read() < until_ns);
-  return true;
 }
 
 std::size_t records_of_any_key(const std::string& uri) {
@@ -46,21 +35,16 @@ std::size_t records_of_any_key(const std::string& uri) {
 constexpr const char* kServerAdvice =
     "see that it runs, and its host, port and firewall; meanwhile a keeper goes on without it";
 
-}  // namespace
-
-Finding check_pool(const std::string& path) {
-  const Result<pool::Pool> pool = open_pool_to_read({path});
-  if (!pool)
-    return {
-        "pool", Health::kFault, pool.error().message,
-        "is it there, and may this user read it? If it is broken: rm, and cachalot serve --create"};
-  const Json all = describe_pool(*pool);
+Finding check_state(const std::string& path, const pool::Pool& pool) {
+  const Json all = describe_pool(pool, keeper_hangs(pool));
   const std::string state = all["keeper"]["state"];
   if (state != "serving")
     return {"pool", Health::kFault, path + ": keeper " + state,
             "cachalot serve --pool " + path + " (a --standby takes over by itself)"};
-  if (hangs(*pool))
-    return {"pool", Health::kFault, path + ": the keeper hangs: it has published nothing for 3 s",
+  if (all["keeper"]["hangs"].get<bool>())
+    return {"pool", Health::kFault,
+            path + ": the keeper hangs: it has published nothing for " +
+                std::to_string(kHangsAfterS) + " s",
             "cachalot serve --pool " + path + " --take-over, or kill it with SIGKILL"};
   const Json storage = all["storage"];
   if (!storage.is_null() && !storage["in_use"].get<bool>())
@@ -82,8 +66,32 @@ Finding check_pool(const std::string& path) {
     return {"pool", Health::kWarning, path + ": " + causes[0]["detail"].get<std::string>(),
             "engines share blocks only if their models, dtypes, block sizes and salts are equal"};
   return {"pool", Health::kOk,
-          path + ": serving, " + std::to_string(all["attached"].size()) + " clients, " +
+          path + ": serving, " + base::counted(all["attached"].size(), "client") + ", " +
               bytes_text(all["geometry"]["capacity_bytes"].get<std::uint64_t>())};
+}
+
+// Keepers and clients open each device like this.
+Finding check_owner(const std::string& path, const pool::Pool& pool) {
+  for (const std::string& device : pool.paths()) {
+    const Result<os::SharedFile> file =
+        os::SharedFile::open(device, os::Access::kReadWrite, os::Owners::kTrusted);
+    if (file) continue;
+    return {"pool_owner", Health::kWarning, file.error().message,
+            "keepers and clients of this user refuse it: chmod o-w, start them as its user, or, if "
+            "all users that may write to it are trusted, with --allow-foreign-pool"};
+  }
+  return {"pool_owner", Health::kOk, path + ": of this user or root, and others may not write"};
+}
+
+}  // namespace
+
+Findings check_pool(const std::string& path) {
+  const Result<pool::Pool> pool = open_pool_to_read({path});
+  if (!pool)
+    return {{"pool", Health::kFault, pool.error().message,
+             "is it there, and may this user read it? If it is broken: rm, and cachalot serve "
+             "--create"}};
+  return {check_state(path, *pool), check_owner(path, *pool)};
 }
 
 Finding check_storage(const std::string& uri, const storage::BackendSecrets& secrets) {
@@ -122,12 +130,12 @@ Finding check_registry(const std::string& uri, const std::optional<os::SecretKey
   if (!records) return {"registry", Health::kFault, records.error().message, kServerAdvice};
   if (const std::size_t all = key ? records_of_any_key(uri) : 0; all > records->size()) {
     return {"registry", Health::kWarning,
-            uri + ": " + std::to_string(all - records->size()) + " of " + std::to_string(all) +
-                " records are not of this cluster's key",
+            uri + ": " + std::to_string(records->size()) + " of " + base::counted(all, "record") +
+                " with this cluster's key",
             "all hosts of a cluster have the same --cluster-key-file"};
   }
   return {"registry", Health::kOk,
-          uri + ": " + std::to_string(records->size()) + " records" +
+          uri + ": " + base::counted(records->size(), "record") +
               (key ? " with this cluster's key" : "")};
 }
 

@@ -10,7 +10,8 @@
 
 namespace cachalot::apps {
 
-Finding check_pool(const std::string& path);
+// What the pool's state is and, where it is a pool, whether `serve` and clients of this user take its files.
+Findings check_pool(const std::string& path);
 // Servers are asked, for 5 s at most; of folders only the words are checked, for a keeper would make them.
 Finding check_storage(const std::string& uri, const storage::BackendSecrets& secrets);
 Finding check_registry(const std::string& uri, const std::optional<os::SecretKey>& key);

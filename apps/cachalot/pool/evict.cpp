@@ -39,7 +39,8 @@ int run_evict(const EvictOptions& options) {
   if (!json) return fail(json.error());
   const Result<std::uint32_t> evicted = evict(options);
   if (!evicted) return fail(evicted.error());
-  std::fprintf(human_output(options.json), "evicted %u blocks\n", *evicted);
+  std::fprintf(human_output(options.json), "evicted %u block%s\n", *evicted,
+               *evicted == 1 ? "" : "s");
   const Status written = json->write_json({{"evicted_blocks", *evicted}});
   return written ? kExitDone : fail(written.error());
 }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "base/words.h"
 #include "client_flags.h"
 #include "command.h"
 #include "output.h"
@@ -63,13 +64,13 @@ nlohmann::json json_of(const LookupOptions& options, const Looked& looked) {
     if (is_hit) {
       const pool::Entry& entry = looked.found[i].entry;
       row["bytes"] = entry.length;
-      std::fprintf(out, "hit   %s  %s  %u bytes\n", hex.c_str(), options.keys[i].c_str(),
-                   entry.length);
+      std::fprintf(out, "hit   %s  %s  %u bytes\n", hex.c_str(),
+                   base::printable(options.keys[i]).c_str(), entry.length);
     } else if (i < looked.found.size() + looked.stored) {
       row["stored"] = true;
-      std::fprintf(out, "stored %s  %s\n", hex.c_str(), options.keys[i].c_str());
+      std::fprintf(out, "stored %s  %s\n", hex.c_str(), base::printable(options.keys[i]).c_str());
     } else {
-      std::fprintf(out, "miss  %s  %s\n", hex.c_str(), options.keys[i].c_str());
+      std::fprintf(out, "miss  %s  %s\n", hex.c_str(), base::printable(options.keys[i]).c_str());
     }
     keys.push_back(std::move(row));
   }

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "pool_flags.h"
+#include "pool_summary.h"
 
 namespace cachalot::apps {
 namespace {
@@ -16,18 +16,7 @@ std::uint64_t number_if_any(const Json& values, const char* name) {
 }
 
 void add_cause(Json& causes, const char* cause, const std::string& detail) {
-  if (!detail.empty()) causes.push_back({{"cause", cause}, {"detail", detail}});
-}
-
-// The parts that are not 0: "3 expired, 8 for capacity".
-std::string counted(const Json& values,
-                    std::initializer_list<std::pair<const char*, const char*>> parts) {
-  std::string text;
-  for (const auto& [name, what] : parts) {
-    const std::uint64_t count = number_if_any(values, name);
-    if (count != 0) text += (text.empty() ? "" : ", ") + grouped(count) + " " + what;
-  }
-  return text;
+  if (!detail.empty() && detail != "none") causes.push_back({{"cause", cause}, {"detail", detail}});
 }
 
 std::string down_source(const Json& description) {
@@ -75,16 +64,17 @@ Json describe_misses(const Json& description) {
   if (missed != 0 && description.contains("counters")) {
     const Json& counters = description["counters"];
     add_cause(causes, "not_stored",
-              counted(counters, {{"no_space_commits", "blocks found no room"},
-                                 {"no_parent_commits", "came without their parent"},
-                                 {"invalid_commits", "were not valid"},
-                                 {"no_space_grants", "requests for blocks found no room"},
-                                 {"no_space_namespaces", "namespaces found no room"}}));
-    add_cause(causes, "evicted",
-              counted(counters, {{"capacity_evictions", "blocks evicted because the pool is full"},
-                                 {"expired_blocks", "expired (--ttl)"},
-                                 {"bucket_evictions", "evicted because the directory is full"},
-                                 {"requested_evictions", "evicted on request"}}));
+              counts_text(counters, {{"no_space_commits", "block", "found no room"},
+                                     {"no_parent_commits", "", "came without their parent"},
+                                     {"invalid_commits", "", "not valid"},
+                                     {"no_space_grants", "request", "for blocks found no room"},
+                                     {"no_space_namespaces", "namespace", "found no room"}}));
+    add_cause(
+        causes, "evicted",
+        counts_text(counters, {{"capacity_evictions", "block", "evicted because the pool is full"},
+                               {"expired_blocks", "", "expired (--ttl)"},
+                               {"bucket_evictions", "", "evicted because the directory is full"},
+                               {"requested_evictions", "", "evicted on request"}}));
   }
   if (missed != 0 && causes.empty())
     add_cause(causes, "never_stored",

@@ -5,8 +5,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/words.h"
 #include "command.h"
 #include "creation.h"
+#include "keeper_hangs.h"
 #include "output.h"
 #include "pool/making.h"
 #include "pool/sizing.h"
@@ -30,15 +32,16 @@ Status tell_created(const PoolOptions& options, const pool::Pool& pool, Output& 
   const pool::Geometry& geometry = pool.access().geometry;
   std::FILE* const out = human_output(options.json);
   std::fprintf(out,
-               "created %s: capacity %s blocks, %s spare, %s bytes each; %u device%s of %s bytes: "
+               "created %s: capacity %s, %s spare, %s bytes each; %u device%s of %s bytes: "
                "%s in all\n",
-               pool.paths()[0].c_str(), grouped(geometry.capacity_blocks).c_str(),
-               grouped(geometry.blocks - geometry.capacity_blocks).c_str(),
-               grouped(geometry.block_bytes).c_str(), geometry.devices,
-               geometry.devices == 1 ? "" : "s", grouped(geometry.device_bytes).c_str(),
+               base::printable(pool.paths()[0]).c_str(),
+               base::counted(geometry.capacity_blocks, "block").c_str(),
+               base::grouped(geometry.blocks - geometry.capacity_blocks).c_str(),
+               base::grouped(geometry.block_bytes).c_str(), geometry.devices,
+               geometry.devices == 1 ? "" : "s", base::grouped(geometry.device_bytes).c_str(),
                bytes_text(pool::total_bytes(geometry)).c_str());
   CACHALOT_TRY(flush(out));
-  return json.write_json(describe_pool(pool));
+  return json.write_json(describe_pool(pool, false));
 }
 
 // Nothing names a memfd: it ends with the process that made it.
@@ -69,7 +72,7 @@ Status create(const PoolOptions& options) {
 Status info(const PoolOptions& options) {
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
   CACHALOT_TRY_ASSIGN(const pool::Pool pool, open_pool_to_read(options.paths));
-  const nlohmann::json description = describe_pool(pool);
+  const nlohmann::json description = describe_pool(pool, keeper_hangs(pool));
   (options.shows_all ? print_pool : print_summary)(human_output(options.json), description);
   return json.write_json(description);
 }
@@ -120,7 +123,7 @@ Status destroy(const PoolOptions& options) {
   }
   for (const std::string& path : paths) CACHALOT_TRY(check_no_link(path));
   CACHALOT_TRY(pool::Pool::destroy(options.paths));
-  std::fprintf(human_output(options.json), "destroyed %s\n", paths[0].c_str());
+  std::fprintf(human_output(options.json), "destroyed %s\n", base::printable(paths[0]).c_str());
   return json.write_json({{"pool", paths}});
 }
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/words.h"
 #include "block_hash/block_hash.h"
 #include "client_flags.h"
 #include "command.h"
@@ -68,11 +69,12 @@ Status export_blocks(const ExportFlags& flags) {
   CACHALOT_TRY_ASSIGN(const node::ExportReport report,
                       node::export_namespace(pool.access(), space, flags.to));
   std::fprintf(
-      human_output(flags.json), "exported %s blocks, %s, to %s%s\n", grouped(report.blocks).c_str(),
-      bytes_text(report.bytes).c_str(), flags.to.c_str(),
+      human_output(flags.json), "exported %s blocks, %s, to %s%s\n",
+      base::grouped(report.blocks).c_str(), bytes_text(report.bytes).c_str(), flags.to.c_str(),
       report.skipped == 0
           ? ""
-          : ("; skipped " + grouped(report.skipped) + " that were evicted or damaged").c_str());
+          : ("; skipped " + base::grouped(report.skipped) + " that were evicted or damaged")
+                .c_str());
   return json.write_json({{"namespace", block_hash::to_hex(space.digest)},
                           {"name", space.name},
                           {"blocks", report.blocks},
@@ -95,10 +97,11 @@ Status import_blocks(ImportFlags flags) {
                       of_keeper(attached, file.store(attached.client.client(),
                                                      capacity - std::min(live, capacity))));
   const std::uint64_t all = report.blocks + report.there + report.did_not_fit;
-  std::fprintf(
-      human_output(flags.json), "imported %s of %s blocks, %s; %s were there, %s did not fit\n",
-      grouped(report.blocks).c_str(), grouped(all).c_str(), bytes_text(report.bytes).c_str(),
-      grouped(report.there).c_str(), grouped(report.did_not_fit).c_str());
+  std::fprintf(human_output(flags.json),
+               "imported %s of %s blocks, %s; %s were there, %s did not fit\n",
+               base::grouped(report.blocks).c_str(), base::grouped(all).c_str(),
+               bytes_text(report.bytes).c_str(), base::grouped(report.there).c_str(),
+               base::grouped(report.did_not_fit).c_str());
   return json.write_json({{"namespace", block_hash::to_hex(file.digest())},
                           {"name", file.name()},
                           {"blocks", report.blocks},

@@ -52,7 +52,8 @@ Status fence(const FenceOptions& options) {
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
   CACHALOT_TRY_ASSIGN(const std::uint32_t released,
                       of_keeper(attached, release(options, attached)));
-  std::fprintf(human_output(options.json), "released %u blocks\n", released);
+  std::fprintf(human_output(options.json), "released %u block%s\n", released,
+               released == 1 ? "" : "s");
   nlohmann::json client, host;
   if (options.fenced) client = *options.fenced;
   if (options.fenced_host) host = *options.fenced_host;

@@ -95,12 +95,12 @@ void add_pool_flag(Command& app, Paths& paths) {
 }
 
 void add_geometry_flags(Command& app, GeometryFlags& flags) {
-  constexpr const char* kGroup = "Geometry";
   const auto add = [&](const char* name, auto& value, const char* type, const char* text) {
-    return app.add_option(name, value, text)->type_name(type)->group(kGroup);
+    return app.add_option(name, value, text)->type_name(type)->group(kGeometryGroup);
   };
   add("--block-bytes", flags.block_bytes, "BYTES", "bytes of a block, a multiple of 64");
-  add_model_flag(app, flags.model, "instead: the block of this model, all layers")->group(kGroup);
+  add_model_flag(app, flags.model, "instead: the block of this model, all layers")
+      ->group(kGeometryGroup);
   add("--block-tokens", flags.block_tokens, "N", "tokens of a block, with --model")
       ->transform(number(1, 1u << 20));
   add("--size", flags.size, "BYTES", "what the pool takes in all: as many blocks as fit");
@@ -177,6 +177,38 @@ GeometryFlags with_defaults_of(GeometryFlags flags, const pool::Geometry& found)
   return flags;
 }
 
+Status check_same_geometry(const pool::Geometry& wanted, const pool::Geometry& found,
+                           const char* name) {
+  struct Field {
+    const char* what;
+    std::uint64_t wanted, found;
+  };
+  if (wanted.domain != found.domain) {
+    return Error::make(Code::kInvalidArgument,
+                       "%.120s: exists with another domain: %s, the flags say %s", name,
+                       memory::domain_name(found.domain), memory::domain_name(wanted.domain));
+  }
+  const Field fields[] = {
+      // What flags say comes before what follows from them.
+      {"block bytes", wanted.block_bytes, found.block_bytes},
+      {"capacity in blocks", wanted.capacity_blocks, found.capacity_blocks},
+      {"spare blocks", wanted.blocks - wanted.capacity_blocks,
+       found.blocks - found.capacity_blocks},
+      {"devices", wanted.devices, found.devices},
+      {"client slots", wanted.engine_clients(), found.engine_clients()},
+      {"hosts", wanted.hosts, found.hosts},
+      {"note bytes", wanted.note_bytes, found.note_bytes},
+      {"device bytes", wanted.device_bytes, found.device_bytes},
+  };
+  for (const Field& field : fields) {
+    if (field.wanted == field.found) continue;
+    return Error::make(Code::kInvalidArgument,
+                       "%.120s: exists with other %s: %" PRIu64 ", the flags say %" PRIu64, name,
+                       field.what, field.found, field.wanted);
+  }
+  return {};
+}
+
 std::string file_name_of(const std::string& path) {
   constexpr std::string_view kShm = "shm:";
   return path.starts_with(kShm) ? "/dev/shm/" + path.substr(kShm.size()) : path;
@@ -219,15 +251,6 @@ Error of_pool(const Paths& paths, const Error& error) {
   named.os_error = error.os_error;
   named.detail = error.detail;
   return named;
-}
-
-std::string grouped(std::uint64_t number) {
-  std::string text = std::to_string(number);
-  for (std::size_t at = text.size(); at > 3;) {
-    at -= 3;
-    text.insert(at, ",");
-  }
-  return text;
 }
 
 }  // namespace cachalot::apps

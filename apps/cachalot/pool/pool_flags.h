@@ -33,6 +33,7 @@ struct GeometryFlags {
   std::uint32_t hosts = 1;
   std::uint32_t note_bytes = pool::kDefaultNoteBytes;
 };
+inline constexpr const char* kGeometryGroup = "Geometry";  // of these flags
 void add_geometry_flags(Command& app, GeometryFlags& flags);
 
 // The geometry that the flags ask for, device_bytes filled in.
@@ -40,6 +41,11 @@ void add_geometry_flags(Command& app, GeometryFlags& flags);
 Result<pool::Geometry> make_geometry(const GeometryFlags& flags, const Paths& paths);
 // The flags, with the existing pool's values in place of those that they leave to the default.
 GeometryFlags with_defaults_of(GeometryFlags flags, const pool::Geometry& found);
+
+// A keeper that is started again finds the pool it made the first time: it must be the one that the flags describe.
+// @errors kInvalidArgument: names what differs
+Status check_same_geometry(const pool::Geometry& wanted, const pool::Geometry& found,
+                           const char* name);
 
 // A path of the pool's as a file's name: "shm:NAME" is one in /dev/shm.
 std::string file_name_of(const std::string& path);
@@ -65,8 +71,5 @@ Result<T> of_pool(const Paths& paths, Result<T> result) {
   if (result) return result;
   return of_pool(paths, result.error());
 }
-
-// "65,536", for the tables.
-std::string grouped(std::uint64_t number);
 
 }  // namespace cachalot::apps

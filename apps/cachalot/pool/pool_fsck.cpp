@@ -1,5 +1,6 @@
 // `cachalot pool fsck`: checks a pool, and repairs one that no keeper serves.
 
+#include "base/words.h"
 #include "pool/check/fsck.h"
 
 #include <cinttypes>
@@ -65,14 +66,15 @@ void print_report(std::FILE* out, const pool::FsckReport& report) {
     return;
   }
   const auto& figures = report.check.figures;
-  std::fprintf(out, "blocks: %s free, %s granted, %s quarantined, %s live, %s bad: %s of %s\n",
-               grouped(figures.blocks.free).c_str(), grouped(figures.blocks.granted).c_str(),
-               grouped(figures.blocks.quarantined).c_str(), grouped(figures.blocks.live).c_str(),
-               grouped(figures.blocks.bad).c_str(), grouped(figures.blocks.sum()).c_str(),
-               grouped(report.blocks).c_str());
+  std::fprintf(
+      out, "blocks: %s free, %s granted, %s quarantined, %s live, %s bad: %s of %s\n",
+      base::grouped(figures.blocks.free).c_str(), base::grouped(figures.blocks.granted).c_str(),
+      base::grouped(figures.blocks.quarantined).c_str(), base::grouped(figures.blocks.live).c_str(),
+      base::grouped(figures.blocks.bad).c_str(), base::grouped(figures.blocks.sum()).c_str(),
+      base::grouped(report.blocks).c_str());
   std::fprintf(out, "payloads: %s verified (%s), %s without a checksum\n",
-               grouped(figures.payloads).c_str(), bytes_text(figures.payload_bytes).c_str(),
-               grouped(figures.without_checksum).c_str());
+               base::grouped(figures.payloads).c_str(), bytes_text(figures.payload_bytes).c_str(),
+               base::grouped(figures.without_checksum).c_str());
   if (report.is_unproven) {
     std::fprintf(out,
                  "the machine was restarted and the last keeper had not stopped in order: the next "
@@ -80,7 +82,7 @@ void print_report(std::FILE* out, const pool::FsckReport& report) {
   }
   if (figures.lost_blocks != 0) {
     std::fprintf(out, "published blocks that the next keeper or --repair drops: %s\n",
-                 grouped(figures.lost_blocks).c_str());
+                 base::grouped(figures.lost_blocks).c_str());
   }
 }
 
@@ -89,11 +91,12 @@ void print_verdict(std::FILE* out, const pool::FsckReport& report, const char* p
   if (faults == 0) {
     std::fprintf(out, "%s: clean", pool);
   } else {
-    std::fprintf(out, "%s: %s fault%s", pool, grouped(faults).c_str(), faults == 1 ? "" : "s");
+    std::fprintf(out, "%s: %s fault%s", pool, base::grouped(faults).c_str(),
+                 faults == 1 ? "" : "s");
   }
   if (remnants != 0) {
-    std::fprintf(out, ", %s harmless remnant%s of processes that died", grouped(remnants).c_str(),
-                 remnants == 1 ? "" : "s");
+    std::fprintf(out, ", %s harmless remnant%s of processes that died",
+                 base::grouped(remnants).c_str(), remnants == 1 ? "" : "s");
   }
   std::fprintf(out, "\n");
 }
@@ -162,8 +165,8 @@ Result<int> fsck(const FsckFlags& flags) {
   if (report.was_taken_over) {
     const auto& before = report.before.check.figures.blocks;
     const auto& after = report.after.check.figures.blocks;
-    std::fprintf(out, "repaired: %s of %s published blocks are left\n", grouped(after.live).c_str(),
-                 grouped(before.live).c_str());
+    std::fprintf(out, "repaired: %s of %s published blocks are left\n",
+                 base::grouped(after.live).c_str(), base::grouped(before.live).c_str());
     print_report(out, report.after);
     print_verdict(out, report.after, name);
     result["repaired"] = describe_check(report.after);

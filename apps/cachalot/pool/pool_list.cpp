@@ -9,6 +9,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/words.h"
+#include "keeper_hangs.h"
 #include "os/file_descriptor.h"
 #include "output.h"
 #include "pool/format/format.h"
@@ -34,25 +36,28 @@ bool is_first_device(const std::string& path) {
 }
 
 void print_pool_row(const Json& pool) {
+  const std::string path = base::printable(pool["pool"].get<std::string>());
   if (pool.contains("error")) {
-    std::fprintf(stdout, "%-32s %s\n", pool["pool"].get<std::string>().c_str(),
-                 pool["error"].get<std::string>().c_str());
+    std::fprintf(stdout, "%-32s %s\n", path.c_str(),
+                 base::printable(pool["error"].get<std::string>()).c_str());
     return;
   }
   const auto number = [&](const char* name) { return pool[name].get<std::uint64_t>(); };
-  std::fprintf(stdout, "%-32s %-8s %12s %12s %10s %8s\n", pool["pool"].get<std::string>().c_str(),
-               pool["keeper"].get<std::string>().c_str(),
+  std::fprintf(stdout, "%-32s %-8s %12s %12s %10s %8s\n", path.c_str(),
+               pool["hangs"].get<bool>() ? "hangs" : pool["keeper"].get<std::string>().c_str(),
                bytes_text(number("capacity_bytes")).c_str(),
                bytes_text(number("live_blocks") * number("block_bytes")).c_str(),
-               bytes_text(number("block_bytes")).c_str(), grouped(number("attached")).c_str());
+               bytes_text(number("block_bytes")).c_str(),
+               base::grouped(number("attached")).c_str());
 }
 
 Json describe(const std::string& path) {
   const Result<pool::Pool> pool = open_pool_to_read({path});
   if (!pool) return {{"pool", path}, {"error", pool.error().message}};
-  const Json all = describe_pool(*pool);
+  const Json all = describe_pool(*pool, keeper_hangs(*pool));
   Json row = {{"pool", path},
               {"keeper", all["keeper"]["state"]},
+              {"hangs", all["keeper"]["hangs"]},
               {"capacity_bytes", all["geometry"]["capacity_bytes"]},
               {"block_bytes", all["geometry"]["block_bytes"]},
               {"live_blocks", 0},
@@ -76,7 +81,8 @@ Status list_pools(const PoolListOptions& options) {
       std::fprintf(stdout, "%-32s %-8s %12s %12s %10s %8s\n", "pool", "keeper", "capacity",
                    "in use", "block", "clients");
     for (const Json& pool : pools) print_pool_row(pool);
-    if (pools.empty()) std::fprintf(stdout, "no pool in %s\n", options.folder.c_str());
+    if (pools.empty())
+      std::fprintf(stdout, "no pool in %s\n", base::printable(options.folder).c_str());
   }
   return output.write_json({{"pools", pools}});
 }

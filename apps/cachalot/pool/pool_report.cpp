@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/words.h"
 #include "miss_report.h"
 #include "namespace_report.h"
 #include "pool/format/evidence.h"
@@ -37,7 +38,7 @@ Json describe_geometry(const pool::Geometry& geometry) {
 }
 
 // serving: holds the lock and says that it answers; locked: holds it and does not say so; remote: says that
-// it answers, from another machine; none: no keeper. A hung keeper still says "serving"; a request to it times out.
+// it answers, from another machine; none: no keeper. A keeper that hangs still says "serving".
 const char* keeper_state(const Pool& pool, const pool::KeeperView& view) {
   const bool says_it_serves = (view.flags & pool::kKeeperServing) != 0;
   if (pool.state().may_have_keeper()) return says_it_serves ? "serving" : "locked";
@@ -69,9 +70,9 @@ void describe_service(const Pool& pool, Json& keeper) {
   keeper["uptime_s"] = now - std::min(now, info.since_unix_s);
 }
 
-Json describe_keeper(const Pool& pool) {
+Json describe_keeper(const Pool& pool, bool hangs) {
   const pool::KeeperView view = pool.state().read_keepers();
-  Json keeper = {{"state", keeper_state(pool, view)}, {"epoch", view.epoch}};
+  Json keeper = {{"state", keeper_state(pool, view)}, {"hangs", hangs}, {"epoch", view.epoch}};
   pool::KeeperLine line{};
   if (pool.state().read_keeper_line(line)) keeper["pid"] = line.pid;
   describe_service(pool, keeper);
@@ -206,8 +207,8 @@ std::string value_text(std::string_view name, const Json& value) {
   if (name.ends_with("_s") && value.is_number()) return duration_text(value.get<double>());
   if (name.ends_with("_bytes") && value.is_number_unsigned())
     return bytes_text(value.get<std::uint64_t>());
-  if (value.is_number_unsigned()) return grouped(value.get<std::uint64_t>());
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  if (value.is_number_unsigned()) return base::grouped(value.get<std::uint64_t>());
+  return value.is_string() ? base::printable(value.get<std::string>()) : value.dump();
 }
 
 void print_section(std::FILE* out, const char* title, const Json& values) {
@@ -221,13 +222,18 @@ void print_section(std::FILE* out, const char* title, const Json& values) {
 
 }  // namespace
 
-Json describe_pool(const Pool& pool) {
+bool keeper_serves(const Pool& pool) {
+  const std::string_view state = keeper_state(pool, pool.state().read_keepers());
+  return state == "serving" || state == "remote";
+}
+
+Json describe_pool(const Pool& pool, bool keeper_hangs) {
   Json description = {{"pool", pool.paths()},
                       {"uuid", uuid_text(pool.access().id)},
                       {"format_version", pool::kFormatVersion},
                       {"created_unix_s", pool.created_unix_s()},
                       {"geometry", describe_geometry(pool.access().geometry)},
-                      {"keeper", describe_keeper(pool)},
+                      {"keeper", describe_keeper(pool, keeper_hangs)},
                       {"storage", describe_storage(pool)},
                       {"totals", describe_totals(pool.state().read_totals())},
                       {"attached", describe_clients(pool)}};
@@ -245,7 +251,7 @@ Json describe_pool(const Pool& pool) {
 void print_pool(std::FILE* out, const Json& description) {
   std::fprintf(out, "pool %s\n", description["uuid"].get<std::string>().c_str());
   for (const Json& path : description["pool"]) {
-    std::fprintf(out, "  %s\n", path.get<std::string>().c_str());
+    std::fprintf(out, "  %s\n", base::printable(path.get<std::string>()).c_str());
   }
   print_section(out, "geometry", description["geometry"]);
   print_section(out, "keeper", description["keeper"]);
@@ -255,8 +261,9 @@ void print_pool(std::FILE* out, const Json& description) {
     std::fprintf(out, "namespaces\n");
     for (const Json& one : description["namespaces"]) {
       const std::string name = one["name"].get<std::string>();
-      std::fprintf(out, "  %-18u %s\n", one["id"].get<unsigned>(),
-                   name.empty() ? one["digest"].get<std::string>().c_str() : name.c_str());
+      std::fprintf(
+          out, "  %-18u %s\n", one["id"].get<unsigned>(),
+          name.empty() ? one["digest"].get<std::string>().c_str() : base::printable(name).c_str());
     }
   }
   if (description.contains("accounting")) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/words.h"
 #include "namespace_report.h"
 #include "pool_flags.h"
 #include "values.h"
@@ -17,8 +18,8 @@ std::uint64_t number_of(const Json& values, const char* name) {
   return values[name].get<std::uint64_t>();
 }
 
-std::string count_of(const Json& values, const char* name, const char* of) {
-  return grouped(number_of(values, name)) + " " + of;
+std::string counted(const Json& values, const char* name, const char* noun) {
+  return base::counted(number_of(values, name), noun);
 }
 
 std::string percent_text(double part, double all) {
@@ -28,19 +29,7 @@ std::string percent_text(double part, double all) {
 }
 
 void print_field(std::FILE* out, const char* name, const std::string& text) {
-  std::fprintf(out, "  %-12s %s\n", name, text.c_str());
-}
-
-// The parts whose number is not 0; `none` if there is none.
-std::string without_zeros(const Json& values,
-                          std::initializer_list<std::pair<const char*, const char*>> parts,
-                          const char* none) {
-  std::string text;
-  for (const auto& [name, of] : parts) {
-    if (number_of(values, name) == 0) continue;
-    text += (text.empty() ? "" : ", ") + count_of(values, name, of);
-  }
-  return text.empty() ? none : text;
+  std::fprintf(out, "  %-12s %s\n", name, base::printable(text).c_str());
 }
 
 std::string pool_text(const Json& description) {
@@ -51,10 +40,8 @@ std::string pool_text(const Json& description) {
 }
 
 std::string keeper_text(const Json& keeper) {
-  std::string text = keeper["state"].get<std::string>();
-  if (keeper.contains("uptime_s"))
-    text += " for " + duration_text(keeper["uptime_s"].get<double>());
-  if (text == "none") return text + ", stores wait for the next one";
+  std::string text = keeper_state_text(keeper);
+  if (keeper["state"] == "none") return text + ", stores wait for the next one";
   if (keeper.contains("pid")) text += ", pid " + keeper["pid"].dump();
   text += ", epoch " + keeper["epoch"].dump();
   if (keeper.contains("policy")) text += ", policy " + keeper["policy"].get<std::string>();
@@ -68,7 +55,7 @@ std::string clients_text(const Json& description) {
     held += client["state"] == "held";
   }
   std::string text = std::to_string(description["attached"].size()) + " of " +
-                     count_of(description["geometry"], "clients", "slots");
+                     counted(description["geometry"], "clients", "slot");
   if (suspected != 0) text += ", " + std::to_string(suspected) + " suspected";
   if (held != 0) text += ", " + std::to_string(held) + " held";
   return text;
@@ -92,29 +79,47 @@ std::string storage_text(const Json& storage) {
   const std::string error = storage["last_error"].get<std::string>();
   std::string text = storage["kind"].get<std::string>() +
                      (storage["in_use"].get<bool>() ? ", in use: " : ", out of use: ") +
-                     count_of(storage, "objects", "blocks of ") +
+                     counted(storage, "objects", "block") + " of " +
                      bytes_text(number_of(storage, "stored_bytes")) + ", " +
-                     count_of(storage, "queued_blocks", "wait to be written");
-  if (number_of(storage, "outages") != 0) text += ", " + count_of(storage, "outages", "outages");
-  if (storage.contains("peers")) text += ", " + count_of(storage, "peers", "peers connected");
+                     base::grouped(number_of(storage, "queued_blocks")) + " to be written";
+  if (number_of(storage, "outages") != 0) text += ", " + counted(storage, "outages", "outage");
+  if (storage.contains("peers")) text += ", " + counted(storage, "peers", "peer") + " connected";
   return error.empty() ? text : text + "; last error: " + error;
 }
 
 std::string hits_text(const Json& totals) {
   if (totals["hit_rate"].is_null()) return "no prompt has asked for blocks yet";
   return percent_text(totals["hit_rate"].get<double>(), 1) + ": " +
-         count_of(totals, "prompts", "prompts asked for ") +
-         count_of(totals, "prompt_blocks", "blocks and used ") +
-         count_of(totals, "used_blocks", "(") +
-         without_zeros(totals,
-                       {{"used_pool_blocks", "from the pool"},
-                        {"used_peer_blocks", "from peers"},
-                        {"used_storage_blocks", "from storage"}},
-                       "none") +
+         counted(totals, "prompts", "prompt") + " asked for " +
+         counted(totals, "prompt_blocks", "block") + " and used " +
+         base::grouped(number_of(totals, "used_blocks")) + " (" +
+         counts_text(totals, {{"used_pool_blocks", "", "from the pool"},
+                              {"used_peer_blocks", "", "from peers"},
+                              {"used_storage_blocks", "", "from storage"}}) +
          ")";
 }
 
 }  // namespace
+
+std::string counts_text(const Json& values, std::initializer_list<CountedPart> parts) {
+  std::string text;
+  for (const CountedPart& part : parts) {
+    const std::uint64_t count = values.value(part.name, std::uint64_t{0});
+    if (count == 0) continue;
+    const bool has_noun = *part.noun != 0;
+    text += (text.empty() ? "" : ", ") +
+            (has_noun ? base::counted(count, part.noun) : base::grouped(count)) + " " + part.what;
+  }
+  return text.empty() ? "none" : text;
+}
+
+std::string keeper_state_text(const Json& keeper) {
+  if (keeper["hangs"].get<bool>()) return "hangs";
+  std::string text = keeper["state"].get<std::string>();
+  if (keeper.contains("uptime_s"))
+    text += " for " + duration_text(keeper["uptime_s"].get<double>());
+  return text;
+}
 
 std::string duration_text(double s) {
   struct Unit {
@@ -136,11 +141,11 @@ std::string duration_text(double s) {
 
 void print_summary(std::FILE* out, const Json& description) {
   const Json& geometry = description["geometry"];
-  std::fprintf(out, "pool %s\n", pool_text(description).c_str());
+  std::fprintf(out, "pool %s\n", base::printable(pool_text(description)).c_str());
   print_field(out, "keeper", keeper_text(description["keeper"]));
   print_field(out, "capacity",
               bytes_text(number_of(geometry, "capacity_bytes")) + ": " +
-                  count_of(geometry, "capacity_blocks", "blocks of ") +
+                  counted(geometry, "capacity_blocks", "block") + " of " +
                   bytes_text(number_of(geometry, "block_bytes")) + "; the pool takes " +
                   bytes_text(number_of(geometry, "devices") * number_of(geometry, "device_bytes")) +
                   " in all");
@@ -150,14 +155,12 @@ void print_summary(std::FILE* out, const Json& description) {
                 percent_text(blocks["live_blocks"].get<double>(),
                              geometry["capacity_blocks"].get<double>()) +
                     " of the capacity in use: " +
-                    without_zeros(blocks,
-                                  {{"live_blocks", "live"},
-                                   {"granted_blocks", "granted"},
-                                   {"free_blocks", "free"},
-                                   {"limbo_blocks", "in limbo"},
-                                   {"quarantined_blocks", "quarantined"},
-                                   {"bad_blocks", "bad"}},
-                                  "none"));
+                    counts_text(blocks, {{"live_blocks", "", "live"},
+                                         {"granted_blocks", "", "granted"},
+                                         {"free_blocks", "", "free"},
+                                         {"limbo_blocks", "", "in limbo"},
+                                         {"quarantined_blocks", "", "quarantined"},
+                                         {"bad_blocks", "", "bad"}}));
   }
   print_field(out, "clients", clients_text(description));
   if (description.contains("namespaces"))
@@ -167,31 +170,27 @@ void print_summary(std::FILE* out, const Json& description) {
   print_field(out, "hit rate", hits_text(totals));
   print_field(
       out, "loaded",
-      count_of(totals, "read_blocks", "blocks, ") + bytes_text(number_of(totals, "read_bytes")) +
+      counted(totals, "read_blocks", "block") + ", " + bytes_text(number_of(totals, "read_bytes")) +
           "; not valid: " +
-          without_zeros(totals, {{"stale_reads", "stale"}, {"damaged_reads", "damaged"}}, "none"));
+          counts_text(totals, {{"stale_reads", "", "stale"}, {"damaged_reads", "", "damaged"}}));
   print_field(out, "stored",
-              count_of(totals, "committed_blocks", "blocks, ") +
+              counted(totals, "committed_blocks", "block") + ", " +
                   bytes_text(number_of(totals, "written_bytes")));
   if (description.contains("counters")) {
     const Json& counters = description["counters"];
     print_field(out, "evicted",
-                without_zeros(counters,
-                              {{"capacity_evictions", "for capacity"},
-                               {"bucket_evictions", "for the directory"},
-                               {"expired_blocks", "expired"},
-                               {"requested_evictions", "requested"}},
-                              "none"));
+                counts_text(counters, {{"capacity_evictions", "", "for capacity"},
+                                       {"bucket_evictions", "", "for the directory"},
+                                       {"expired_blocks", "", "expired"},
+                                       {"requested_evictions", "", "requested"}}));
     print_field(out, "refused",
-                without_zeros(counters,
-                              {{"no_space_commits", "blocks without room"},
-                               {"no_parent_commits", "without their parent"},
-                               {"invalid_commits", "not valid"},
-                               {"not_held_commits", "not held"},
-                               {"no_space_grants", "grants without room"},
-                               {"over_limit_grants", "over the limit"},
-                               {"no_space_namespaces", "namespaces"}},
-                              "none"));
+                counts_text(counters, {{"no_space_commits", "block", "without room"},
+                                       {"no_parent_commits", "", "without their parent"},
+                                       {"invalid_commits", "", "not valid"},
+                                       {"not_held_commits", "", "not held"},
+                                       {"no_space_grants", "grant", "without room"},
+                                       {"over_limit_grants", "", "over the limit"},
+                                       {"no_space_namespaces", "namespace", "without room"}}));
   }
   for (const Json& one : description["misses"]["causes"])
     print_field(out, "misses", one["detail"].get<std::string>());

@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
 #include "base/clock.h"
+#include "keeper_hangs.h"
 #include "pool_flags.h"
 #include "pool_list.h"
 #include "pool_report.h"
@@ -44,13 +46,23 @@ void wait(double seconds) {
     std::this_thread::sleep_for(std::chrono::duration<double>(std::min(left, kPieceS)));
 }
 
-// Pools may come and go: each look opens them anew.
-Snapshots look(const TopOptions& options) {
+// Of pools, by their paths.
+using Pulses = std::map<std::string, pool::KeeperPulse>;
+
+// Pools may come and go: each look opens them anew. The first look at a pool waits for its keeper.
+Snapshots look(const TopOptions& options, Pulses& pulses) {
   Snapshots found;
   const Paths paths = options.paths.empty() ? find_pools(kPoolFolder) : options.paths;
   for (const std::string& path : paths) {
     const Result<pool::Pool> pool = open_pool_to_read({path});
-    found.push_back({path, pool ? describe_pool(*pool) : Json(pool.error().message)});
+    if (!pool) {
+      found.push_back({path, pool.error().message});
+      continue;
+    }
+    const auto [pulse, is_new] = pulses.try_emplace(path);
+    const bool hangs =
+        is_new ? wait_for_keeper(*pool, pulse->second) : keeper_hangs(*pool, pulse->second);
+    found.push_back({path, describe_pool(*pool, hangs)});
   }
   return found;
 }
@@ -76,7 +88,8 @@ Status top(const TopOptions& options) {
   for (const int signal : {SIGINT, SIGTERM}) ::signal(signal, note_end_of_top);
   const bool is_terminal = isatty(STDOUT_FILENO) != 0 && !options.once;
   const double interval_s = std::stod(options.interval);
-  Snapshots before = look(options);
+  Pulses pulses;
+  Snapshots before = look(options, pulses);
   for (const auto& [path, description] : before) {
     if (options.paths.empty() || description.is_object()) continue;
     return Error::make(Code::kNotFound, "%s", description.get<std::string>().c_str());
@@ -85,7 +98,7 @@ Status top(const TopOptions& options) {
   do {
     wait(interval_s);
     if (has_ended.load(std::memory_order_relaxed)) break;
-    Snapshots now = look(options);
+    Snapshots now = look(options, pulses);
     const std::uint64_t now_ns = base::SteadyClock::read();
     const std::string text = top_text(before, now, static_cast<double>(now_ns - before_ns) / kNs);
     std::fputs(is_terminal ? screen_of(text).c_str() : text.c_str(), stdout);

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "pool_flags.h"
+#include "base/words.h"
 #include "pool_summary.h"
 #include "values.h"
 
@@ -68,7 +68,7 @@ std::string bytes_rate(double rate) {
 std::string row_text(const char* name, const std::string& text) {
   char begin[32];
   std::snprintf(begin, sizeof begin, "  %-10s ", name);
-  return begin + text + "\n";
+  return begin + base::printable(text) + "\n";
 }
 
 std::string clients_row(const Json& now) {
@@ -112,17 +112,16 @@ std::string pool_lines(const std::string& path, const Json* before, const Json& 
   const std::uint64_t capacity = geometry["capacity_blocks"].get<std::uint64_t>();
   const std::uint64_t live = change.total("accounting", "live_blocks");
   const std::uint64_t block_bytes = geometry["block_bytes"].get<std::uint64_t>();
-  std::string text = path + "  keeper " + keeper["state"].get<std::string>();
+  std::string text = base::printable(path) + "  keeper " + keeper_state_text(keeper);
   if (keeper["state"] == "none") {
     return text + ", " + share_text(live, capacity) + " of " + bytes_text(capacity * block_bytes) +
            " in use\n";
   }
-  if (keeper.contains("uptime_s"))
-    text += " for " + duration_text(keeper["uptime_s"].get<double>());
-  text += "\n" + row_text("in use", share_text(live, capacity) + " of " +
-                                        bytes_text(capacity * block_bytes) + ": " + grouped(live) +
-                                        " of " + grouped(capacity) + " blocks; quarantined " +
-                                        grouped(change.total("accounting", "quarantined_blocks")));
+  text += "\n" +
+          row_text("in use", share_text(live, capacity) + " of " +
+                                 bytes_text(capacity * block_bytes) + ": " + base::grouped(live) +
+                                 " of " + base::counted(capacity, "block") + "; quarantined " +
+                                 base::grouped(change.total("accounting", "quarantined_blocks")));
   text += clients_row(now) + hits_row(change);
   text +=
       row_text("traffic", "loads " + bytes_rate(change.rate("totals", "read_bytes")) + ", stores " +
@@ -147,7 +146,7 @@ std::string top_text(const Snapshots& before, const Snapshots& now, double secon
   std::string served, others;
   for (const auto& [path, description] : now) {
     if (!description.is_object()) {
-      others += path + "  " + description.get<std::string>() + "\n";
+      others += base::printable(path + "  " + description.get<std::string>()) + "\n";
       continue;
     }
     const Json* same = nullptr;

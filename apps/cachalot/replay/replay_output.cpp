@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/words.h"
 #include "values.h"
 
 namespace cachalot::apps {
@@ -14,16 +15,6 @@ namespace {
 using replay::ReplayOptions;
 using replay::ReplayReport;
 using replay::VerifyMode;
-
-// 1234567 as "1,234,567".
-std::string with_commas(std::uint64_t n) {
-  std::string text = std::to_string(n);
-  for (std::size_t at = text.size(); at > 3;) {
-    at -= 3;
-    text.insert(at, 1, ',');
-  }
-  return text;
-}
 
 [[gnu::format(printf, 1, 2)]] std::string text(const char* format, ...) {
   char out[200];
@@ -46,9 +37,9 @@ std::string verification(const ReplayOptions& options, const ReplayReport& repor
   if (options.verify == VerifyMode::kOff) return "off";
   return text("%s of %s blocks (%s): %s wrong",
               options.verify == VerifyMode::kFull ? "every byte" : "every 16th line",
-              with_commas(report.verify_checked).c_str(),
+              base::grouped(report.verify_checked).c_str(),
               bytes_text(report.verify_checked_bytes).c_str(),
-              with_commas(report.verify_errors).c_str());
+              base::grouped(report.verify_errors).c_str());
 }
 
 void row(std::FILE* to, const char* name, const std::string& value) {
@@ -62,9 +53,9 @@ void print_times(std::FILE* to, const ReplayOptions& options, const ReplayReport
   const double known_s = spent.lookup_s + spent.read_s + spent.verify_s + spent.compute_s +
                          spent.write_s + spent.fetch_s + spent.archive_s;
   row(to, "time",
-      text("of %u engine%s x %.2f s: lookup %.0f %%, read %.0f %%, check bytes %.0f %%, "
+      text("of %s x %.2f s: lookup %.0f %%, read %.0f %%, check bytes %.0f %%, "
            "make bytes %.0f %%, write %.0f %%, other %.0f %%",
-           engines, engines == 1 ? "" : "s", report.wall_s, percent(spent.lookup_s, all_s),
+           base::counted(engines, "engine").c_str(), report.wall_s, percent(spent.lookup_s, all_s),
            percent(spent.read_s, all_s), percent(spent.verify_s, all_s),
            percent(spent.compute_s, all_s), percent(spent.write_s, all_s),
            percent(std::max(0.0, all_s - known_s), all_s)));
@@ -88,10 +79,10 @@ std::uint64_t pool_hits(const Hits& hits) {
 }
 template <class Hits>
 std::string hits_by_tier(const ReplayOptions& options, const Hits& hits) {
-  std::string tiers = with_commas(pool_hits(hits)) + " in the pool";
-  if (options.hosts.has_peers) tiers += ", " + with_commas(hits.blocks_hit_peers) + " from peers";
+  std::string tiers = base::grouped(pool_hits(hits)) + " in the pool";
+  if (options.hosts.has_peers) tiers += ", " + base::grouped(hits.blocks_hit_peers) + " from peers";
   if (!options.storage.uris.empty())
-    tiers += ", " + with_commas(hits.blocks_hit_storage) + " in storage";
+    tiers += ", " + base::grouped(hits.blocks_hit_storage) + " in storage";
   return tiers;
 }
 
@@ -99,20 +90,20 @@ void print_hosts(std::FILE* to, const ReplayOptions& options, const ReplayReport
   for (std::size_t i = 0; i < report.hosts.size(); ++i) {
     const ReplayReport::PerHost& host = report.hosts[i];
     row(to, text("host %zu", i).c_str(),
-        text("%s requests, %.2f %% of %s blocks: %s; %s wrong", with_commas(host.requests).c_str(),
+        text("%s, %.2f %% of %s: %s; %s wrong", base::counted(host.requests, "request").c_str(),
              percent(static_cast<double>(host.blocks_hit), static_cast<double>(host.blocks_total)),
-             with_commas(host.blocks_total).c_str(), hits_by_tier(options, host).c_str(),
-             with_commas(host.verify_errors).c_str()));
+             base::counted(host.blocks_total, "block").c_str(), hits_by_tier(options, host).c_str(),
+             base::grouped(host.verify_errors).c_str()));
   }
 }
 
 void print_peers(std::FILE* to, const ReplayOptions& options, const ReplayReport& report) {
   row(to, "peers",
-      text("%s blocks read (%s), %s were gone, %s requests failed",
-           with_commas(report.peers.read_blocks).c_str(),
+      text("%s read (%s), %s gone, %s failed",
+           base::counted(report.peers.read_blocks, "block").c_str(),
            bytes_text(report.peers.read_bytes).c_str(),
-           with_commas(report.peers.absent_blocks).c_str(),
-           with_commas(report.peers.failed_requests).c_str()));
+           base::grouped(report.peers.absent_blocks).c_str(),
+           base::counted(report.peers.failed_requests, "request").c_str()));
   if (!options.storage.uris.empty()) return;  // whose rows say it
   row(to, "", text("engines waited %.2f s for blocks from peers", report.spent.fetch_s));
 }
@@ -120,15 +111,15 @@ void print_peers(std::FILE* to, const ReplayOptions& options, const ReplayReport
 void print_storage(std::FILE* to, const ReplayOptions& options, const ReplayReport& report) {
   const replay::StorageCounters& storage = report.storage;
   row(to, "storage",
-      text("%s written, %s read; %s blocks came back, %s of them in vain",
+      text("%s written, %s read; %s came back, %s of them in vain",
            bytes_text(storage.written_bytes).c_str(), bytes_text(storage.read_bytes).c_str(),
-           with_commas(storage.fetched_blocks).c_str(),
-           with_commas(storage.unused_blocks).c_str()));
+           base::counted(storage.fetched_blocks, "block").c_str(),
+           base::grouped(storage.unused_blocks).c_str()));
   row(to, "",
       text("%s evicted there, %s lost before they were written, %s failed, %s damaged",
-           with_commas(storage.evicted_blocks).c_str(), with_commas(storage.lost_blocks).c_str(),
-           with_commas(storage.failed_blocks).c_str(),
-           with_commas(storage.damaged_blocks).c_str()));
+           base::grouped(storage.evicted_blocks).c_str(),
+           base::grouped(storage.lost_blocks).c_str(), base::grouped(storage.failed_blocks).c_str(),
+           base::grouped(storage.damaged_blocks).c_str()));
   row(to, "",
       text("engines waited %.2f s for blocks from storage%s, %.2f s for it to keep up",
            report.spent.fetch_s, options.hosts.has_peers ? " and peers" : "",
@@ -137,23 +128,24 @@ void print_storage(std::FILE* to, const ReplayOptions& options, const ReplayRepo
 
 std::string of_hosts(const ReplayOptions& options) {
   if (options.hosts.count == 0) return "";
-  return text(" of %u host%s", options.hosts.count, options.hosts.count == 1 ? "" : "s");
+  return " of " + base::counted(options.hosts.count, "host");
 }
 
 // What the run has shown, in one plain sentence.
 void print_conclusion(std::FILE* to, const ReplayOptions& options, const ReplayReport& report) {
   std::string bytes = "the bytes of the blocks were not checked (--verify off)";
   if (!report.is_sound()) {
-    bytes = text("%s blocks had wrong or damaged bytes",
-                 with_commas(report.verify_errors + report.damaged_reads).c_str());
+    bytes = base::counted(report.verify_errors + report.damaged_reads, "block") +
+            " had wrong or damaged bytes";
   } else if (options.verify != VerifyMode::kOff) {
     bytes = options.verify == VerifyMode::kFull
                 ? "every byte that an engine read from the pool was right"
                 : "every line of the sample that was checked was right";
   }
   const std::uint32_t engines = options.all_engines();
-  std::fprintf(to, "Result: %u engine process%s%s found %.1f %% of the requests' blocks%s", engines,
-               engines == 1 ? "" : "es", of_hosts(options).c_str(), 100 * report.block_hit_rate,
+  std::fprintf(to, "Result: %s%s found %.1f %% of the requests' blocks%s",
+               base::counted(engines, "engine process", "engine processes").c_str(),
+               of_hosts(options).c_str(), 100 * report.block_hit_rate,
                options.hosts.count == 0 ? " in the pool" : "");
   std::fprintf(to, " instead of computing them again, and %s.\n", bytes.c_str());
 }
@@ -249,9 +241,9 @@ void print_progress(const replay::Progress& progress) {
   std::fprintf(
       stderr,
       "\r\033[K%s of %s requests, hit rate %.1f %%, %.1f GB/s, %s evictions, %s errors, %.0f s",
-      with_commas(progress.requests_done).c_str(), with_commas(progress.requests).c_str(),
-      100 * progress.block_hit_rate, progress.gb_s, with_commas(progress.evictions).c_str(),
-      with_commas(progress.errors).c_str(), progress.elapsed_s);
+      base::grouped(progress.requests_done).c_str(), base::grouped(progress.requests).c_str(),
+      100 * progress.block_hit_rate, progress.gb_s, base::grouped(progress.evictions).c_str(),
+      base::grouped(progress.errors).c_str(), progress.elapsed_s);
   std::fflush(stderr);
 }
 
@@ -262,30 +254,33 @@ void clear_progress_line() {
 
 void print_report(std::FILE* to, const ReplayOptions& options, const ReplayReport& report) {
   const std::uint32_t engines = options.all_engines();
-  std::fprintf(to, "%s requests (%s blocks, %s tokens) by %u engine%s%s in %.2f s\n",
-               with_commas(report.requests).c_str(), with_commas(report.blocks_total).c_str(),
-               with_commas(report.tokens_in).c_str(), engines, engines == 1 ? "" : "s",
-               of_hosts(options).c_str(), report.wall_s);
-  std::fprintf(to, "%s of %s blocks of %s, %s on %u device%s, %s, %s\n",
+  std::fprintf(to, "%s (%s, %s) by %s%s in %.2f s\n",
+               base::counted(report.requests, "request").c_str(),
+               base::counted(report.blocks_total, "block").c_str(),
+               base::counted(report.tokens_in, "token").c_str(),
+               base::counted(engines, "engine").c_str(), of_hosts(options).c_str(), report.wall_s);
+  std::fprintf(to, "%s of %s of %s, %s on %s, %s, %s\n",
                options.hosts.count == 0 ? "pool" : "a pool each",
-               with_commas(options.capacity_blocks).c_str(),
+               base::counted(options.capacity_blocks, "block").c_str(),
                bytes_text(options.block_bytes).c_str(), bytes_text(report.pool_bytes).c_str(),
-               options.devices, options.devices == 1 ? "" : "s",
+               base::counted(options.devices, "device").c_str(),
                memory::domain_name(options.domain), options.policy.c_str());
   row(to, "hit rate",
       text("%.2f %% of blocks, %.2f %% of tokens", 100 * report.block_hit_rate,
            100 * report.token_hit_rate));
   row(to, "hits",
-      text("%s blocks, %s (%.1f %%) of them written by another engine",
-           with_commas(report.blocks_hit).c_str(), with_commas(report.blocks_hit_remote).c_str(),
+      text("%s, %s (%.1f %%) of them written by another engine",
+           base::counted(report.blocks_hit, "block").c_str(),
+           base::grouped(report.blocks_hit_remote).c_str(),
            percent(static_cast<double>(report.blocks_hit_remote),
                    static_cast<double>(report.blocks_hit))));
   row(to, "saved", bytes_text(report.bytes_saved) + " of KV cache not computed again");
   row(to, "stored",
-      text("%s blocks; skipped: %s duplicates, %s without space or parent",
-           with_commas(report.blocks_written).c_str(), with_commas(report.blocks_duplicate).c_str(),
-           with_commas(report.blocks_unstored).c_str()));
-  row(to, "evictions", with_commas(report.evictions));
+      text("%s; skipped: %s, %s without space or parent",
+           base::counted(report.blocks_written, "block").c_str(),
+           base::counted(report.blocks_duplicate, "duplicate").c_str(),
+           base::grouped(report.blocks_unstored).c_str()));
+  row(to, "evictions", base::grouped(report.evictions));
   print_hosts(to, options, report);
   if (options.has_sources()) row(to, "hits by tier", hits_by_tier(options, report));
   if (options.hosts.has_peers) print_peers(to, options, report);
@@ -302,12 +297,12 @@ void print_report(std::FILE* to, const ReplayOptions& options, const ReplayRepor
   print_times(to, options, report);
   print_passes(to, report);
   row(to, "discarded",
-      text("%s reads of blocks reused meanwhile, %s of damaged ones",
-           with_commas(report.stale_reads_discarded).c_str(),
-           with_commas(report.damaged_reads).c_str()));
+      text("%s of blocks reused meanwhile, %s of damaged ones",
+           base::counted(report.stale_reads_discarded, "read").c_str(),
+           base::grouped(report.damaged_reads).c_str()));
   row(to, "verified", verification(options, report));
   if (report.skipped_lines != 0)
-    row(to, "skipped", with_commas(report.skipped_lines) + " broken lines");
+    row(to, "skipped", base::counted(report.skipped_lines, "broken line"));
   for (const std::string& fault : report.faults) row(to, "WRONG", fault);
   print_conclusion(to, options, report);
 }

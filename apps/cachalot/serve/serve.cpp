@@ -27,6 +27,7 @@
 #include "output.h"
 #include "pool/hosts/host_agent_thread.h"
 #include "pool/making.h"
+#include "pool/open_when_made.h"
 #include "pool/sizing.h"
 #include "ready_notice.h"
 #include "serve_flags.h"
@@ -89,39 +90,6 @@ void print_now(std::FILE* out, const std::string& line) {
   std::clearerr(out);
 }
 
-// A keeper that is started again finds the pool it made the first time; it must be the one that
-// the flags describe.
-Status check_same(const pool::Geometry& wanted, const pool::Geometry& found, const char* name) {
-  struct Field {
-    const char* what;
-    std::uint64_t wanted, found;
-  };
-  if (wanted.domain != found.domain) {
-    return Error::make(Code::kInvalidArgument,
-                       "%.120s: exists with another domain: %s, the flags say %s", name,
-                       memory::domain_name(found.domain), memory::domain_name(wanted.domain));
-  }
-  const Field fields[] = {
-      // What flags say comes before what follows from them.
-      {"block bytes", wanted.block_bytes, found.block_bytes},
-      {"capacity in blocks", wanted.capacity_blocks, found.capacity_blocks},
-      {"spare blocks", wanted.blocks - wanted.capacity_blocks,
-       found.blocks - found.capacity_blocks},
-      {"devices", wanted.devices, found.devices},
-      {"client slots", wanted.engine_clients(), found.engine_clients()},
-      {"hosts", wanted.hosts, found.hosts},
-      {"note bytes", wanted.note_bytes, found.note_bytes},
-      {"device bytes", wanted.device_bytes, found.device_bytes},
-  };
-  for (const Field& field : fields) {
-    if (field.wanted == field.found) continue;
-    return Error::make(Code::kInvalidArgument,
-                       "%.120s: exists with other %s: %" PRIu64 ", the flags say %" PRIu64, name,
-                       field.what, field.found, field.wanted);
-  }
-  return {};
-}
-
 // Opens a pool that another process may be making just now.
 Result<pool::Pool> open_when_made(const ServeFlags& options) {
   constexpr std::uint32_t kPatienceMs = 2000;
@@ -157,7 +125,7 @@ Result<pool::Pool> create_or_open(const ServeFlags& options) {
   const pool::Geometry& found = existing.access().geometry;
   CACHALOT_TRY_ASSIGN(const pool::Geometry wanted,
                       make_geometry(with_defaults_of(options.geometry, found), options.paths));
-  CACHALOT_TRY(check_same(wanted, found, options.paths[0].c_str()));
+  CACHALOT_TRY(check_same_geometry(wanted, found, options.paths[0].c_str()));
   return existing;
 }
 

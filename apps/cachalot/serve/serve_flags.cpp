@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/byte_size.h"
+#include "base/log.h"
 #include "base/log_format.h"
 #include "block_hash/block_hash.h"
 #include "client_flags.h"
@@ -218,7 +219,7 @@ void add_serve_flags(Command& app, ServeFlags& flags) {
       ->type_name("FILE");
   add_geometry_flags(*command, options->geometry);
   for (Flag* option : command->get_options()) {
-    if (option->get_group() == "Geometry") option->needs(create);
+    if (option->get_group() == kGeometryGroup) option->needs(create);
   }
 }
 

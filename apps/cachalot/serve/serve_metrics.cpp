@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "keeper_hangs.h"
 #include "miss_report.h"
 #include "output.h"
 #include "pool_report.h"
@@ -25,9 +26,13 @@ Result<Metrics> listen_for_metrics(std::string& address, const Paths& paths) {
   Result<Metrics> server = node::MetricsServer::listen(parsed, paths[0]);
   if (!server) return Error::make(server.error().code, "--metrics: %s", server.error().message);
   address = (*server)->address().text();
-  (*server)->show_status([](const pool::Pool& pool) { return json_line(describe_pool(pool)); });
+  // The server calls one of these at a time. A scrape, too, sees whether the keeper works.
+  const auto describe = [pulse = std::make_shared<pool::KeeperPulse>()](const pool::Pool& pool) {
+    return describe_pool(pool, keeper_hangs(pool, *pulse));
+  };
+  (*server)->show_status([=](const pool::Pool& pool) { return json_line(describe(pool)); });
   (*server)->show_misses(
-      [](const pool::Pool& pool) { return found_miss_causes(describe_pool(pool)["misses"]); });
+      [=](const pool::Pool& pool) { return found_miss_causes(describe(pool)["misses"]); });
   return server;
 }
 

@@ -37,7 +37,9 @@ class ServeReread {
   void operator()();
 
  private:
-  void apply(const ServeFlags& now, const Command& command);
+  // Whether the pool would have to be another one. @errors as make_geometry()
+  Result<bool> differs_in_geometry(const ServeFlags& now) const;
+  void apply(const ServeFlags& now, const Command& command, bool has_other_geometry);
 
   const ServeFlags& started_;
   NewLimits& limits_;

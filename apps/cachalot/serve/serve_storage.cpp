@@ -4,6 +4,7 @@
 #include <condition_variable>
 
 #include "base/log.h"
+#include "base/words.h"
 
 namespace cachalot::apps {
 namespace {
@@ -131,8 +132,8 @@ void ServedStorage::add(std::unique_ptr<storage::Backend> backend, bool is_late)
   std::unique_ptr<storage::Store> store =
       storage::Store::make(std::move(backend), store_options_, [this] { return is_stopping(); });
   if (is_late || store->traits().is_listed) {
-    base::log(base::LogLevel::kInfo, "storage", "%s: has %llu blocks", store->traits().name.c_str(),
-              static_cast<unsigned long long>(store->catalogue().objects()));
+    base::log(base::LogLevel::kInfo, "storage", "%s: has %s", store->traits().name.c_str(),
+              base::counted(store->catalogue().objects(), "block").c_str());
   }
   const std::lock_guard lock(mutex_);
   stores_.push_back(std::move(store));

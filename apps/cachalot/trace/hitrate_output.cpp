@@ -3,6 +3,8 @@
 #include <cinttypes>
 #include <nlohmann/json.hpp>
 
+#include "base/words.h"
+
 namespace cachalot::apps {
 namespace {
 
@@ -69,17 +71,22 @@ nlohmann::json summary_of(const cache_sim::HitRate& rate) {
           {"working_sets", sets}};
 }
 
+std::string trace_text(const cache_sim::HitRate& rate, std::uint64_t block_tokens) {
+  return base::counted(rate.requests(), "request") + ", " +
+         base::counted(rate.blocks_total(), "block") + " of " + std::to_string(block_tokens) +
+         " tokens" + ", " + base::grouped(rate.blocks_unique()) + " distinct";
+}
+
 void print_head(std::FILE* out, const HitRateResult& result) {
   const cache_sim::HitRate& rate = *result.rate;
-  std::fprintf(
-      out, "%" PRIu64 " requests, %" PRIu64 " blocks of %" PRIu64 " tokens, %" PRIu64 " distinct",
-      rate.requests(), rate.blocks_total(), result.block_tokens, rate.blocks_unique());
+  std::fprintf(out, "%s", trace_text(rate, result.block_tokens).c_str());
   if (result.block_bytes != 0) {
     std::fprintf(out, " (%s GiB)", gib_text(rate.blocks_unique(), result.block_bytes).c_str());
   }
   std::fprintf(out, "\n");
   if (result.warmup_requests == 0) return;
-  std::fprintf(out, "rows are without the first %" PRIu64 " requests\n", result.warmup_requests);
+  std::fprintf(out, "rows are without the first %s\n",
+               base::counted(result.warmup_requests, "request").c_str());
 }
 
 void print_column_names(std::FILE* out, const HitRateResult& result) {
@@ -213,13 +220,8 @@ nlohmann::json json_of(const HitRateResult& result) {
 
 std::string plot_subtitle(const HitRateResult& result, const std::string& mode,
                           const std::string& model) {
-  char text[256];
-  std::snprintf(text, sizeof text,
-                "%" PRIu64 " requests, %" PRIu64 " blocks of %" PRIu64 " tokens, %" PRIu64
-                " distinct; %s mode",
-                result.rate->requests(), result.rate->blocks_total(), result.block_tokens,
-                result.rate->blocks_unique(), mode.c_str());
-  return model.empty() ? text : text + ("; KV of " + model);
+  const std::string text = trace_text(*result.rate, result.block_tokens) + "; " + mode + " mode";
+  return model.empty() ? text : text + "; KV of " + model;
 }
 
 }  // namespace cachalot::apps

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/words.h"
 #include "command.h"
 #include "output.h"
 #include "result_flags.h"
@@ -51,12 +52,13 @@ Status convert(const ConvertOptions& options) {
   }
   CACHALOT_TRY(writer.finish());
   std::fprintf(options.out == "-" ? stderr : human_output(options.json),
-               "%" PRIu64 " requests, %" PRIu64 " blocks of %" PRIu64 " tokens%s\n",
-               writer.requests(), writer.blocks(), merge.block_tokens(),
+               "%s, %s of %" PRIu64 " tokens%s\n",
+               base::counted(writer.requests(), "request").c_str(),
+               base::counted(writer.blocks(), "block").c_str(), merge.block_tokens(),
                merge.renumbers() ? ", ids renumbered" : "");
   if (merge.skipped_lines() != 0) {
-    std::fprintf(options.out == "-" ? stderr : human_output(options.json),
-                 "%" PRIu64 " bad lines left out\n", merge.skipped_lines());
+    std::fprintf(options.out == "-" ? stderr : human_output(options.json), "%s left out\n",
+                 base::counted(merge.skipped_lines(), "bad line").c_str());
   }
   return json.write_json({{"requests", writer.requests()},
                           {"skipped_lines", merge.skipped_lines()},

@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/words.h"
 #include "command.h"
 #include "output.h"
 #include "result_flags.h"
@@ -112,8 +113,9 @@ Status generate(const GenerateOptions& options, const Command& command) {
   CACHALOT_TRY(writer.finish());
   if (isatty(STDERR_FILENO) != 0) std::fputs("\r\033[K", stderr);
   std::fprintf(options.out == "-" ? stderr : human_output(options.json),
-               "%" PRIu64 " requests, %" PRIu64 " blocks of %" PRIu64 " tokens\n",
-               writer.requests(), writer.blocks(), load.block_tokens);
+               "%s, %s of %" PRIu64 " tokens\n",
+               base::counted(writer.requests(), "request").c_str(),
+               base::counted(writer.blocks(), "block").c_str(), load.block_tokens);
   return json.write_json({{"kind", options.kind},
                           {"seed", load.seed},
                           {"requests", writer.requests()},

@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/words.h"
 #include "command.h"
 #include "result_flags.h"
 #include "trace/request/trace_summary.h"
@@ -87,22 +88,23 @@ void print_blocks(std::FILE* out, const Info& info) {
   if (inconsistent == 0) {
     std::fprintf(out, "%-16s every id has one parent\n", "prefixes");
   } else {
-    std::fprintf(out, "%-16s %" PRIu64 " ids stand below several parents\n", "prefixes",
-                 inconsistent);
+    std::fprintf(out, "%-16s %s below several parents\n", "prefixes",
+                 base::counted(inconsistent, "id").c_str());
   }
 }
 
 void print(std::FILE* out, const Info& info) {
-  std::fprintf(out, "%-16s %s\n", "trace", info.file.c_str());
+  std::fprintf(out, "%-16s %s\n", "trace", base::printable(info.file).c_str());
   std::fprintf(out, "%-16s %s\n", "format", trace::trace_format_name(info.properties.format));
   std::fprintf(out, "%-16s %" PRIu64 " in %.1f s, %.3f a second\n", "requests",
                info.summary.requests(), info.span_s(), info.arrival_rps());
   if (info.unsorted_requests != 0) {
-    std::fprintf(out, "%-16s %" PRIu64 " requests are earlier than the one in front of them\n",
-                 "not sorted", info.unsorted_requests);
+    std::fprintf(out, "%-16s %s earlier than the one in front\n", "not sorted",
+                 base::counted(info.unsorted_requests, "request").c_str());
   }
   if (info.skipped_lines != 0) {
-    std::fprintf(out, "%-16s %" PRIu64 " bad lines left out\n", "skipped", info.skipped_lines);
+    std::fprintf(out, "%-16s %s left out\n", "skipped",
+                 base::counted(info.skipped_lines, "bad line").c_str());
   }
   print_lengths(out, "input tokens", info.summary.input_tokens());
   print_lengths(out, "output tokens", info.summary.output_tokens());

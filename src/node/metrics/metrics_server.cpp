@@ -6,9 +6,9 @@
 #include "base/clock.h"
 #include "node/metrics/exposition.h"
 #include "node/metrics/http_server.h"
-#include "node/metrics/keeper_pulse.h"
 #include "node/metrics/pool_metrics.h"
 #include "node/metrics/status_page.h"
+#include "pool/keeper_pulse.h"
 
 namespace cachalot::node {
 namespace {
@@ -16,6 +16,8 @@ namespace {
 constexpr const char* kPlainText = "text/plain; charset=utf-8";
 constexpr const char* kJson = "application/json";
 constexpr const char* kRules = "ruling";
+// Longer than any work of the keeper's thread takes, and than a stall of the machine: the process is ended then.
+constexpr std::uint64_t kPatienceNs = 30'000'000'000;
 
 const std::string kVersionJson = "{\"version\":\"" CACHALOT_VERSION "\",\"pool_format\":" +
                                  std::to_string(pool::kFormatVersion) + "}\n";
@@ -47,7 +49,7 @@ struct MetricsServer::Impl {
   std::function<PeerFigures()> read_peers;
   std::function<std::string(const pool::Pool&)> describe;
   std::function<MissCauses(const pool::Pool&)> find_misses;
-  KeeperPulse pulse;
+  pool::KeeperPulse pulse;
   std::unique_ptr<HttpServer> server;  // last: its thread uses the others
 };
 
@@ -78,9 +80,7 @@ HttpAnswer MetricsServer::Impl::readiness() {
 HttpAnswer MetricsServer::Impl::liveness() {
   const std::scoped_lock lock(mutex);
   const std::string found = role();
-  std::uint32_t publications = 0;
-  if (found == kRules && pool->state().read_publications(publications) &&
-      !pulse.is_beating(publications, base::SteadyClock::read())) {
+  if (found == kRules && pulse.silent_ns(pool->state(), base::SteadyClock::read()) >= kPatienceNs) {
     return {503, kPlainText, "hangs\n"};
   }
   return {200, kPlainText, found + "\n"};

@@ -9,7 +9,6 @@
 #include <regex>
 #include <sstream>
 
-#include "node/metrics/keeper_pulse.h"
 #include "testing/pool/test_pool.h"
 
 namespace cachalot::node {
@@ -150,16 +149,6 @@ TEST_F(MetricsServerTest, IsReadyOnlyWhileItsKeeperRulesAndAliveAlsoWhileItWaits
   EXPECT_EQ(get("/readyz").status, 200);
   EXPECT_EQ(get("/readyz").body, "ruling\n");
   EXPECT_EQ(get("/livez").body, "ruling\n");
-}
-
-TEST(KeeperPulse, EndsWhenTheCountStandsStillForThirtySeconds) {
-  constexpr std::uint64_t kStartNs = 5'000'000'000;
-  KeeperPulse pulse;
-  EXPECT_TRUE(pulse.is_beating(0, kStartNs));
-  EXPECT_TRUE(pulse.is_beating(0, kStartNs + KeeperPulse::kPatienceNs - 1));
-  EXPECT_FALSE(pulse.is_beating(0, kStartNs + KeeperPulse::kPatienceNs));
-  EXPECT_TRUE(pulse.is_beating(1, kStartNs + 2 * KeeperPulse::kPatienceNs));
-  EXPECT_TRUE(pulse.is_beating(1, kStartNs + 3 * KeeperPulse::kPatienceNs - 1));
 }
 
 TEST_F(MetricsServerTest, DescribesThePoolOnlyWhileItsKeeperRules) {

@@ -78,7 +78,7 @@ function show(now, seconds) {
     before && before[section] ? Math.max(0, (now[section] || {})[name] - before[section][name]) : 0;
   const rate = (section, name) => seconds ? grown(section, name) / seconds : 0;
   document.getElementById("pool").textContent = now.pool.join(" ");
-  state("keeper " + now.keeper.state + ", pid " + now.keeper.pid + ", epoch " + now.keeper.epoch + ", policy " + now.keeper.policy);
+  state("keeper " + (now.keeper.hangs ? "hangs" : now.keeper.state) + ", pid " + now.keeper.pid + ", epoch " + now.keeper.epoch + ", policy " + now.keeper.policy, now.keeper.hangs);
   const live = blocks.live_blocks || 0;
   const rows = [
     row("in use", percent(live, geometry.capacity_blocks) + " of " + bytes(geometry.capacity_bytes) + ": " + number(live) + " of " +
@@ -106,7 +106,7 @@ function show(now, seconds) {
 
 async function look() {
   try {
-    const answer = await fetch("/status", {cache: "no-store"}), now = await answer.json(), nowMs = performance.now();
+    const answer = await fetch("/status", {cache: "no-store", signal: AbortSignal.timeout(5000)}), now = await answer.json(), nowMs = performance.now();
     if (answer.ok) {
       show(now, before && before.uuid === now.uuid ? (nowMs - beforeMs) / 1000 : 0);
       before = now;
@@ -115,7 +115,7 @@ async function look() {
       state("this process's keeper does not rule: " + now.role, true);
     }
   } catch (error) {
-    state("no answer: " + error.message, true);
+    state(error.name === "TimeoutError" ? "no answer for 5 s: the keeper's process hangs" : "no answer: " + error.message, true);
   }
   setTimeout(look, 2000);
 }

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/words.h"
 #include "node/archive/archive.h"
 #include "node/peers/peers.h"
 #include "os/limits.h"
@@ -140,9 +141,8 @@ Status check_have_worked(node::Archive& archive) {
     const storage::StoreCounts counts = archive.store(i).counts();
     const std::uint64_t failed = counts.failed_puts + counts.failed_gets;
     if (failed == 0 || counts.put_objects + counts.got_objects != 0) continue;
-    return Error::make(Code::kIo,
-                       "storage: %llu blocks failed, expected some to be written or read",
-                       static_cast<unsigned long long>(failed));
+    return Error::make(Code::kIo, "storage: %s failed, expected some to be written or read",
+                       base::counted(failed, "block").c_str());
   }
   return {};
 }

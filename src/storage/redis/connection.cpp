@@ -154,7 +154,9 @@ Result<std::size_t> RedisConnection::read(std::span<char> room) {
 }
 
 const char* RedisConnection::awaited() const {
-  return tls_ == nullptr || tls_->is_open() ? "answer" : "end of the TLS handshake";
+  return tls_ == nullptr || tls_->is_open()
+             ? "answer"
+             : "end of the TLS handshake (does the server speak TLS there?)";
 }
 
 short RedisConnection::events(bool wants_to_write) const {

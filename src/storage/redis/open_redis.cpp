@@ -4,6 +4,8 @@
 #include <charconv>
 
 #include "base/clock.h"
+#include "base/log.h"
+#include "storage/backends.h"
 #include "storage/open_kinds.h"
 #include "storage/redis/redis_backend.h"
 
@@ -83,11 +85,14 @@ Status check_socket_path(const StorageUri& uri, const std::string& path) {
 }
 
 // A server that answers must accept the login, and let its user read. One that is down may do so later.
-Status check_access(RedisBackend& backend) {
+Status check_access(RedisBackend& backend, bool is_encrypted) {
   constexpr std::uint64_t kPatienceNs = 2'000'000'000;
   const Status answer = backend.check_access(base::SteadyClock::read() + kPatienceNs);
   if (answer) return {};
   const Code code = answer.error().code;
+  // A server without TLS waits for the rest of what is no command to it, and so does each call.
+  if (code == Code::kTimeout && is_encrypted)
+    base::log(base::LogLevel::kWarn, "storage", "%s", answer.error().message);
   return code == Code::kPermission || code == Code::kUnsupported ? answer : Status();
 }
 
@@ -118,7 +123,7 @@ OpenedBackend open_redis(const StorageUri& uri, const BackendSecrets& secrets) {
                       uri.number("connections", options.most_connections, 1, 1024));
   options.most_connections = static_cast<std::uint32_t>(connections);
   auto backend = std::make_unique<RedisBackend>(options, parameter(uri, "prefix"));
-  CACHALOT_TRY(check_access(*backend));
+  CACHALOT_TRY(check_access(*backend, options.login.tls != nullptr));
   return std::unique_ptr<Backend>(std::move(backend));
 }
 

@@ -3,6 +3,7 @@
 #include <cerrno>
 
 #include "base/clock.h"
+#include "storage/backends.h"
 #include "storage/open_kinds.h"
 #include "storage/s3/s3_backend.h"
 

@@ -18,28 +18,11 @@
 
 #include <cachalot/result.h>
 
-#include <cstdint>
-
 #include "trace/allocation/alloc_script.h"
 #include "trace/allocation/pickle_value.h"
+#include "trace/allocation/snapshot_recording.h"
 
 namespace cachalot::trace {
-
-enum class SnapshotFree { kCompleted, kRequested };
-
-struct SnapshotOptions {
-  std::uint64_t device = 0;
-  SnapshotFree free = SnapshotFree::kCompleted;
-};
-
-struct SnapshotCounts {
-  std::uint64_t events = 0;       // of the recording
-  std::uint64_t passed_over = 0;  // of them: segments, marks, out of memory, the other kind of free
-  std::uint64_t blocks_before = 0;
-  std::uint64_t streams = 0;
-  // In use at the end by the segments, and freed by the recording: something went unrecorded.
-  std::uint64_t contradictions = 0;
-};
 
 struct ConvertedSnapshot {
   AllocScript script;

@@ -12,9 +12,24 @@
 #include <vector>
 
 #include "trace/allocation/pickle_value.h"
-#include "trace/allocation/snapshot_converter.h"
 
 namespace cachalot::trace {
+
+enum class SnapshotFree { kCompleted, kRequested };
+
+struct SnapshotOptions {
+  std::uint64_t device = 0;
+  SnapshotFree free = SnapshotFree::kCompleted;
+};
+
+struct SnapshotCounts {
+  std::uint64_t events = 0;       // of the recording
+  std::uint64_t passed_over = 0;  // of them: segments, marks, out of memory, the other kind of free
+  std::uint64_t blocks_before = 0;
+  std::uint64_t streams = 0;
+  // In use at the end by the segments, and freed by the recording: something went unrecorded.
+  std::uint64_t contradictions = 0;
+};
 
 // @threads one at a time
 class SnapshotRecording {

@@ -1,6 +1,6 @@
 // The parts of a transfer engine. One mutex guards the tables; bytes are moved outside of it.
 //
-//   engine.cpp    calls of users, the progress thread, deadlines
+//   engine_impl.cpp  calls of users, the progress thread, deadlines
 //   peers.cpp     connections: hello, expected identity, loss
 //   admission.cpp which connections from outside stay
 //   outgoing.cpp  pushes: which bytes go next, what is acknowledged
@@ -143,7 +143,7 @@ struct TransferEngine::Impl final : LinkEvents {
   void on_payload_sent(Link&, const OutgoingPayload&) override {}
   void on_closed(Link& link, const Error& error) override;
 
-  // engine.cpp
+  // engine_impl.cpp
   void run();
   void wake();
   // For the progress thread. @threads any, with the lock

@@ -181,10 +181,7 @@ int TlsStream::open() {
   errno = 0;
   const int result = SSL_do_handshake(s.ssl.get());
   int error = result == 1 ? 0 : s.failed(result);
-  if (result != 1 && error == 0) {
-    s.failure = "the peer has closed the connection";
-    error = EBADMSG;
-  }
+  if (result != 1 && error == 0) error = ECONNRESET;  // the peer has closed the connection
   if (result == 1 && SSL_session_reused(s.ssl.get()) != 1) {
     s.failure = "it does not use the key";
     error = EBADMSG;
@@ -311,9 +308,21 @@ Error TlsStream::error(const std::string& address, int error) const {
     return Error::make(Code::kCorrupt, "%s: bytes were changed on their way: %s", address.c_str(),
                        why != nullptr ? why : std::strerror(error));
   }
-  return Error::make(Code::kPermission,
-                     "%s: no encrypted connection: %s; expected a peer with the same cluster key",
-                     address.c_str(), why != nullptr ? why : std::strerror(error));
+  if (why != nullptr) {
+    return Error::make(Code::kPermission,
+                       "%s: no encrypted connection: %s; expected a peer with the same cluster key",
+                       address.c_str(), why);
+  }
+  const bool is_closed = error == ECONNRESET || error == EPIPE;
+  // A peer without a key closes at our first bytes. A caller has given up: perhaps this process was stopped.
+  if (is_closed && !state_->is_called) {
+    return Error::make(Code::kPermission,
+                       "%s: no encrypted connection: the peer has closed it; it has ended, or has "
+                       "no cluster key",
+                       address.c_str());
+  }
+  return Error::from_errno(error, "%s: the connection has ended before it was encrypted",
+                           address.c_str());
 }
 
 std::uint64_t TlsStream::received_bytes() const {

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "transfer/ucx/ucx_link.h"
-
 namespace cachalot::transfer {
 
 Status UcxConnection::create(ucp_ep_params_t& params) {

@@ -19,7 +19,7 @@
 namespace cachalot::transfer {
 
 class UcxConnection;
-class UcxLink;
+struct UcxArrival;
 
 // What all connections of a transport share.
 struct UcxWorker {
@@ -53,6 +53,16 @@ class UcxOperation {
   UcxConnection* connection_ = nullptr;
 };
 
+// The link of a connection: what UCX says, it is told.
+class UcxEvents {
+ public:
+  virtual void take(const UcxArrival& arrival) = 0;
+  virtual void fail(const char* why) = 0;
+
+ protected:
+  ~UcxEvents() = default;
+};
+
 class UcxConnection {
  public:
   explicit UcxConnection(UcxWorker& worker) : worker_(worker) {}
@@ -79,8 +89,8 @@ class UcxConnection {
   // @return whether UCX has given everything back: it can be destroyed
   bool has_ended(std::uint64_t now_ns);
 
-  UcxLink* link = nullptr;  // null: it has closed
-  unsigned segments = 0;    // in flight
+  UcxEvents* link = nullptr;  // null: it has closed
+  unsigned segments = 0;      // in flight
 
  private:
   Status create(ucp_ep_params_t& params);

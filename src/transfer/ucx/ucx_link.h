@@ -20,7 +20,7 @@
 
 namespace cachalot::transfer {
 
-class UcxLink final : public Link {
+class UcxLink final : public Link, public UcxEvents {
  public:
   // @param call  that finds out where to connect; nothing: the peer has connected
   UcxLink(UcxWorker& worker, UcxConnection& connection, std::optional<UcxDoorCall> call,
@@ -34,8 +34,8 @@ class UcxLink final : public Link {
   const std::string& peer_address() const override { return address_; }
 
   // Called by UCX.
-  void take(const UcxArrival& arrival);
-  void fail(const char* why);
+  void take(const UcxArrival& arrival) override;
+  void fail(const char* why) override;
 
   bool is_runnable() const;
   // progress() is to be called whatever has come,
