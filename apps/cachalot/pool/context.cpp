@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "base/utf8.h"
+#include "base/words.h"
 #include "block_hash/block_hash.h"
 #include "client_flags.h"
 #include "command.h"
@@ -46,7 +46,7 @@ std::uint64_t seconds_left(std::uint64_t expires_unix_s) {
   return expires_unix_s > now_s ? expires_unix_s - now_s : 0;
 }
 
-nlohmann::json describe(std::uint64_t handle, std::uint32_t blocks, std::uint64_t expires_unix_s) {
+nlohmann::json describe_context(std::uint64_t handle, std::uint32_t blocks, std::uint64_t expires_unix_s) {
   return {{"handle", handle_text(handle)},
           {"blocks", blocks},
           {"expires_unix_s", expires_unix_s},
@@ -67,7 +67,7 @@ Status create_context(const ContextOptions& options) {
       const pool::ContextAnswer answer,
       of_key(options.key,
              of_keeper(attached, attached.client->requests().create_context(hash, options.ttl_s))));
-  const nlohmann::json created = describe(answer.handle, answer.blocks, answer.expires_unix_s);
+  const nlohmann::json created = describe_context(answer.handle, answer.blocks, answer.expires_unix_s);
   print_context(human_output(options.json), created);
   return json.write_json(created);
 }
@@ -79,7 +79,7 @@ Status renew_context(const ContextOptions& options) {
   CACHALOT_TRY_ASSIGN(
       const pool::ContextAnswer answer,
       of_keeper(attached, attached.client->requests().renew_context(handle, options.ttl_s)));
-  const nlohmann::json renewed = describe(answer.handle, answer.blocks, answer.expires_unix_s);
+  const nlohmann::json renewed = describe_context(answer.handle, answer.blocks, answer.expires_unix_s);
   print_context(human_output(options.json), renewed);
   return json.write_json(renewed);
 }
@@ -100,7 +100,7 @@ Status list_contexts(const ContextOptions& options) {
       pool::Pool::open(options.client.paths, {.allow_foreign = true, .read_only = true}));
   nlohmann::json all = nlohmann::json::array();
   for (const pool::ContextLine& line : pool.state().read_contexts()) {
-    nlohmann::json one = describe(line.handle, line.blocks, line.expires_unix_s);
+    nlohmann::json one = describe_context(line.handle, line.blocks, line.expires_unix_s);
     one["namespace"] = line.namespace_id;
     one["hash"] = block_hash::to_hex({line.hash_low, line.hash_high});
     print_context(human_output(options.json), one);
@@ -142,7 +142,6 @@ void finish(Command& command, const std::shared_ptr<ContextOptions>& options,
 void add_context(Command& app, Chosen& chosen) {
   Command* const context = app.add_subcommand(
       "context", "blocks that stay in a pool, with their prefixes, until a time");
-  context->require_subcommand(1);
 
   auto create = std::make_shared<ContextOptions>();
   create->client.reads_only = true;

@@ -265,6 +265,7 @@ class ContextTest : public KeeperPolicyTest {
  protected:
   void make_with_time(KeeperOptions options, std::uint32_t capacity = 8) {
     options.unix_s = [this] { return now_s_; };
+    options.suspect_after_ns = 0;  // this client has no heartbeat
     options_ = options;
     Geometry geometry = small_geometry(capacity, 32);
     geometry.clients = 8;  // fewer have no room for contexts
