@@ -16,6 +16,7 @@ void add_commands(Command& app, Chosen& chosen) {
   add_get(app, chosen);
   add_lookup(app, chosen);
   add_evict(app, chosen);
+  add_context(app, chosen);
   add_replay(app, chosen);
   add_hitrate(app, chosen);
   add_trace(app, chosen);
@@ -24,9 +25,9 @@ void add_commands(Command& app, Chosen& chosen) {
   for (const Companion& companion : companions()) {
     app.add_subcommand(companion.command, companion.description);
   }
-  app.group_subcommands(
-      "Pools and what is in them",
-      {"serve", "stop", "pool", "top", "doctor", "put", "get", "lookup", "evict", "completion"});
+  app.group_subcommands("Pools and what is in them",
+                        {"serve", "stop", "pool", "top", "doctor", "put", "get", "lookup", "evict",
+                         "context", "completion"});
   app.group_subcommands(
       "Request traces: replay, study, simulate",
       {"replay", "hitrate", "trace", "tiers", "simulate", "long-prefill", "calibrate"});

@@ -39,6 +39,7 @@ void add_put(Command& app, Chosen& chosen);
 void add_get(Command& app, Chosen& chosen);
 void add_lookup(Command& app, Chosen& chosen);
 void add_evict(Command& app, Chosen& chosen);
+void add_context(Command& app, Chosen& chosen);
 void add_hitrate(Command& app, Chosen& chosen);
 void add_simulate(Command& app, Chosen& chosen);
 void add_long_prefill(Command& app, Chosen& chosen);

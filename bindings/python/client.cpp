@@ -126,6 +126,26 @@ nb::tuple begin_prefetch(ClientObject& self, nb::handle hashes) {
   return nb::make_tuple(found.in_pool, found.in_storage, found.is_asking);
 }
 
+nb::tuple tuple_of(const Context& context) {
+  return nb::make_tuple(context.handle, context.blocks, context.expires_unix_s);
+}
+
+nb::tuple create_context(ClientObject& self, nb::handle hashes, std::uint64_t seconds) {
+  const Hashes names(hashes);
+  if (names.get().empty()) refuse("hashes: are empty, expected a prefix");
+  return tuple_of(value_of(self.call(
+      [&](Client& client) { return client.create_context(names.get().back(), seconds); })));
+}
+
+nb::tuple renew_context(ClientObject& self, std::uint64_t handle, std::uint64_t seconds) {
+  return tuple_of(
+      value_of(self.call([&](Client& client) { return client.renew_context(handle, seconds); })));
+}
+
+void drop_context(ClientObject& self, std::uint64_t handle) {
+  check(self.call([&](Client& client) { return client.drop_context(handle); }));
+}
+
 std::size_t load(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb::handle pages,
                  nb::handle first_layer, nb::handle layers, nb::handle timeout, nb::handle stream) {
   const CacheId id = id_of(self, cache);
@@ -509,6 +529,24 @@ void add_client(nb::module_& module) {
           "    have come, when no more will come, or after this time. If the keeper hangs or is "
           "gone,\n"
           "    up to 0.2 s more are spent before NoKeeperError or TimeoutError")
+      .def("create_context", &create_context, nb::arg("hashes").none(), nb::arg("seconds"),
+           nb::sig("def create_context(self, hashes: cachalot.types.Hashes, seconds: int) -> "
+                   "tuple[int, int, int]"),
+           "Keeps a prefix in the pool until the time ends: it is not evicted for room and does "
+           "not\n"
+           "expire. Returns the handle, the number of blocks kept, and when it ends, in Unix "
+           "seconds.\n"
+           "\n"
+           "hashes: of the prefix; the last one counts. NotFoundError: it is not in the pool")
+      .def("renew_context", &renew_context, nb::arg("handle"), nb::arg("seconds"),
+           nb::sig("def renew_context(self, handle: int, seconds: int) -> tuple[int, int, int]"),
+           "The time counts from now. NotFoundError: this namespace has none with the handle, or "
+           "its "
+           "time\n"
+           "has ended.")
+      .def("drop_context", &drop_context, nb::arg("handle"),
+           nb::sig("def drop_context(self, handle: int) -> None"),
+           "Its blocks may be evicted again, unless another context keeps them.")
       .def("begin_prefetch", &begin_prefetch, nb::arg("hashes").none(),
            nb::sig("def begin_prefetch(self, hashes: cachalot.types.Hashes) -> "
                    "tuple[int, int, bool]"),

@@ -233,6 +233,13 @@ struct Prefetched {
   bool is_asking = false;
 };
 
+// A block that stays in the pool, with its prefix, until a time.
+struct Context {
+  std::uint64_t handle = 0;
+  std::uint64_t expires_unix_s = 0;
+  std::size_t blocks = 0;  // of the prefix
+};
+
 // Identifies an asynchronous call.
 enum class Token : std::uint64_t {};
 struct Completion {
@@ -313,6 +320,19 @@ class Client {
 
   // Whether storage is behind the pool, and in use now. @errors as prefetch()
   Result<bool> has_storage();
+
+  // Keeps a block of the pool, and with it its prefix, until the time ends: it is not evicted for room and does not expire.
+  // Also after the keeper has changed, and after this client has detached.
+  // @param   last  of the prefix
+  // @errors  kNotFound: it is not in the pool; kNoSpace: contexts keep half of the pool, or as much as the namespace's
+  //          quota (`cachalot serve --quota`) allows, or 1,024 are there; kInvalidArgument: more than 366 days;
+  //          kUnsupported: the blocks of this rank have several head groups; kNoKeeper, kTimeout
+  // @cost    one request to the keeper
+  Result<Context> create_context(const BlockHash& last, std::uint64_t seconds);
+  // The time counts from now. @errors kNotFound: this namespace has none with the handle, or its time has ended
+  Result<Context> renew_context(std::uint64_t handle, std::uint64_t seconds);
+  // Its blocks may be evicted again, unless another context keeps them. @errors as renew_context()
+  Status drop_context(std::uint64_t handle);
 
   // Copies the longest prefix that is in the pool into the engine's pages. Of n pages per block, block i goes
   // to pages[i * n] … pages[i * n + n - 1].

@@ -309,6 +309,24 @@ Result<bool> Client::has_storage() {
   return answer.is_up != 0;
 }
 
+Result<Context> Client::create_context(const BlockHash& last, std::uint64_t seconds) {
+  if (impl_->groups.count != 1) {
+    return Error::make(Code::kUnsupported,
+                       "context: a block of this rank is %u of the pool, of one head group each; "
+                       "contexts keep blocks of one",
+                       impl_->groups.count);
+  }
+  return impl_->session->create_context(impl_->groups.name_of(last, 0), seconds);
+}
+
+Result<Context> Client::renew_context(std::uint64_t handle, std::uint64_t seconds) {
+  return impl_->session->renew_context(handle, seconds);
+}
+
+Status Client::drop_context(std::uint64_t handle) {
+  return impl_->session->drop_context(handle);
+}
+
 Result<std::size_t> Client::load(CacheId cache, std::span<const BlockHash> hashes,
                                  std::span<const PageId> pages, const CopyOptions& options) {
   return load_tokens(cache, hashes, pages, {}, options);

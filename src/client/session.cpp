@@ -254,6 +254,36 @@ Result<pool::StorageAnswer> Session::ask_storage(std::span<const BlockHash> hash
   return client_->requests().ask_storage(hashes, flags);
 }
 
+namespace {
+
+Result<Context> context_of(const Result<pool::ContextAnswer>& answer) {
+  if (!answer) return answer.error();
+  return Context{answer->handle, answer->expires_unix_s, answer->blocks};
+}
+
+}  // namespace
+
+Result<Context> Session::create_context(const BlockHash& last, std::uint64_t seconds) {
+  const Turn turn(*this, Deadline{});
+  if (!turn) return no_turn("context");
+  CACHALOT_TRY(check_usable());
+  return context_of(client_->requests().create_context(last, seconds));
+}
+
+Result<Context> Session::renew_context(std::uint64_t handle, std::uint64_t seconds) {
+  const Turn turn(*this, Deadline{});
+  if (!turn) return no_turn("context");
+  CACHALOT_TRY(check_usable());
+  return context_of(client_->requests().renew_context(handle, seconds));
+}
+
+Status Session::drop_context(std::uint64_t handle) {
+  const Turn turn(*this, Deadline{});
+  if (!turn) return no_turn("context");
+  CACHALOT_TRY(check_usable());
+  return client_->requests().drop_context(handle);
+}
+
 void Session::note_damage(const pool::Entry& entry) {
   if (damaged_.add(entry)) Counters::add(counters_->damaged_blocks, 1);
 }

@@ -87,6 +87,11 @@ class Session : public std::enable_shared_from_this<Session> {
   Result<pool::StorageAnswer> ask_storage(std::span<const BlockHash> hashes, std::uint32_t flags,
                                           const Deadline& deadline = {});
 
+  // See Client.
+  Result<Context> create_context(const BlockHash& last, std::uint64_t seconds);
+  Result<Context> renew_context(std::uint64_t handle, std::uint64_t seconds);
+  Status drop_context(std::uint64_t handle);
+
   // Uses in which this session's loads found wrong bytes. note_damage() counts each once.
   DamagedBlocks& damaged() { return damaged_; }
   void note_damage(const pool::Entry& entry);

@@ -72,6 +72,12 @@ NamespaceCounters PoolState::read_namespace_counters(std::uint32_t id) const {
   return pool::read_namespace_counters(*access_, view.keeper, view.epoch, id);
 }
 
+std::vector<ContextLine> PoolState::read_contexts() const {
+  const KeeperView view = read_keepers();
+  if (view.epoch == 0) return {};
+  return pool::read_contexts(*access_, view.keeper, view.epoch);
+}
+
 ViewLine PoolState::read_view(std::uint32_t slot) const {
   const KeeperView keeper = read_keepers();
   ViewLine line{};

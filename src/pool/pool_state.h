@@ -8,6 +8,7 @@
 
 #include "os/shared_file.h"
 #include "pool/format/access.h"
+#include "pool/format/context_lines.h"
 #include "pool/format/namespace_counters.h"
 #include "pool/format/namespace_names.h"
 #include "pool/format/statistics.h"
@@ -45,6 +46,7 @@ class PoolState {
   std::vector<NamespaceName> read_namespaces() const;
   // What the ruling keeper has counted of a namespace of read_namespaces().
   NamespaceCounters read_namespace_counters(std::uint32_t id) const;
+  std::vector<ContextLine> read_contexts() const;
   // Nothing: the ruling keeper has no storage.
   std::optional<StorageState> read_storage() const;
   // What the ruling keeper says of a slot: held means that its last client is not served any more, and that

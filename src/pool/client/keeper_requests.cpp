@@ -62,6 +62,46 @@ Result<std::uint32_t> KeeperRequests::evict_all_of(EvictScope scope) {
   return calls_.answer<EvictAnswer>().evicted;
 }
 
+Result<ContextAnswer> KeeperRequests::create_context(const BlockHash& last, std::uint64_t ttl_s) {
+  return ask_context({namespace_.id(), ContextAction::kCreate, 0, ttl_s, last.low, last.high});
+}
+
+Result<ContextAnswer> KeeperRequests::renew_context(std::uint64_t handle, std::uint64_t ttl_s) {
+  return ask_context({namespace_.id(), ContextAction::kRenew, handle, ttl_s, 0, 0});
+}
+
+Status KeeperRequests::drop_context(std::uint64_t handle) {
+  CACHALOT_TRY(ask_context({namespace_.id(), ContextAction::kDrop, handle, 0, 0, 0}));
+  return {};
+}
+
+Result<ContextAnswer> KeeperRequests::ask_context(const ContextPayload& wanted) {
+  if (wanted.ttl_s > kMostContextSeconds) {
+    return Error::make(Code::kInvalidArgument, "context: %llu seconds, at most %llu",
+                       static_cast<unsigned long long>(wanted.ttl_s),
+                       static_cast<unsigned long long>(kMostContextSeconds));
+  }
+  const bool is_new = wanted.action == ContextAction::kCreate;
+  const Error not_found =
+      is_new ? Error::make(Code::kNotFound, "context: block %s is not in the pool",
+                           block_hash::to_hex({wanted.hash_low, wanted.hash_high}).c_str())
+             : Error::make(
+                   Code::kNotFound,
+                   "context %llx: this namespace has none with this handle, or its time has ended",
+                   static_cast<unsigned long long>(wanted.handle));
+  if (wanted.namespace_id == 0) return not_found;  // the pool does not have the namespace
+  CACHALOT_TRY(call(Op::kContext, rpc::request_payload(wanted)));
+  if (calls_.status() == Code::kNotFound) return not_found;
+  if (calls_.status() == Code::kNoSpace) {
+    return Error::make(
+        Code::kNoSpace,
+        "context: contexts keep half of the pool, or as much as the namespace's quota "
+        "allows, or the pool has no room for another one");
+  }
+  CACHALOT_TRY(calls_.check_status("keep a context"));
+  return calls_.answer<ContextAnswer>();
+}
+
 Result<std::uint32_t> KeeperRequests::fence(std::uint32_t client) {
   CACHALOT_TRY(call(Op::kFence, rpc::request_payload(FencePayload{client})));
   // Its own slot is served, but only because nothing is held there.

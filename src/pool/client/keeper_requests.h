@@ -34,6 +34,12 @@ class KeeperRequests {
   Result<std::uint32_t> evict_everything();
   // All blocks of this client's namespace, pinned ones, too; its id stays. @return blocks
   Result<std::uint32_t> evict_namespace();
+  // A block of this client's namespace stays, with its prefix, until the time ends; the answer has its handle.
+  // @errors kNotFound: the block is not in the pool; kNoSpace: contexts keep half of the pool, or the quota, or 1,024 are there
+  Result<ContextAnswer> create_context(const BlockHash& last, std::uint64_t ttl_s);
+  // The time counts from now. @errors kNotFound: this namespace has no such context (any more)
+  Result<ContextAnswer> renew_context(std::uint64_t handle, std::uint64_t ttl_s);
+  Status drop_context(std::uint64_t handle);
   // Says that the process that last had this slot, and is suspected, stores no more.
   // @return blocks released @errors kBusy: the slot is served, kNotFound: nothing is held there, as
   //         in this client's own, which let it in
@@ -58,6 +64,7 @@ class KeeperRequests {
   std::uint32_t outstanding() const { return calls_.outstanding(); }
 
  private:
+  Result<ContextAnswer> ask_context(const ContextPayload& wanted);
   Result<std::uint32_t> evict_all_of(EvictScope scope);
   Status call(Op op, const memory::Line& head = {},
               std::span<const rpc::FollowingLine> following = {});

@@ -27,6 +27,7 @@ inline constexpr std::uint32_t kMaxNamespaces = 256;  // fingerprints a pool can
 inline constexpr std::uint32_t kNameLines = 8;        // of a namespace
 inline constexpr std::uint32_t kNameLineBytes =
     52;  // as much as a following line of a request carries
+inline constexpr std::uint32_t kMaxContexts = 1024;
 inline constexpr std::uint32_t kMaxNameBytes = kNameLines * kNameLineBytes;
 inline constexpr std::uint32_t kBucketSlots = 64;  // directory slots an entry may stand in
 inline constexpr std::uint32_t kLedgerRecordsPerLine = 5;
@@ -236,6 +237,18 @@ struct NameLine {
   std::uint32_t crc;
 };
 
+// A context: a block that stays, with its prefix, until a time.
+struct ContextLine {
+  std::uint64_t handle;  // 0: none is here
+  std::uint64_t hash_low, hash_high;
+  std::uint64_t expires_unix_s;
+  std::uint32_t namespace_id;
+  std::uint32_t epoch;   // of the keeper that wrote it
+  std::uint32_t blocks;  // of the prefix
+  std::uint32_t reserved[4];
+  std::uint32_t crc;
+};
+
 enum class LedgerState : std::uint8_t {
   kFree = 0,
   kGranted = 1,      // a client may store into it
@@ -283,6 +296,7 @@ struct Entry {
 static_assert(sizeof(HeaderLine) == 64 && sizeof(GeometryLine) == 64 && sizeof(KeeperLine) == 64);
 static_assert(sizeof(CounterLine) == 64 && sizeof(ClientLine) == 64 && sizeof(ViewLine) == 64);
 static_assert(sizeof(KeeperInfoLine) == 64);
+static_assert(sizeof(ContextLine) == 64);
 static_assert(sizeof(HostLine) == 64 && sizeof(DepartureLine) == 64);
 static_assert(sizeof(HeartbeatLine) == 64 && sizeof(PinLine) == 64);
 static_assert(sizeof(NamespaceLine) == 64 && sizeof(NameLine) == 64);
@@ -337,13 +351,23 @@ struct Layout {
   std::uint64_t view_line(std::uint32_t keeper, std::uint32_t client) const {
     return keeper_line(keeper) + views_in_area + client * kPageBytes;
   }
-  // CounterLines of the namespaces, one each, behind the views: namespace `index` on the page of client index % clients. 0:
-  // a pool of so few clients has no room for it.
+  // Lines behind the views: those of a keeper that are of no client. Line `number` is on the page of client
+  // number % clients. 0: a pool of so few clients has no room for it.
+  std::uint64_t spare_line(std::uint32_t keeper, std::uint32_t number,
+                           std::uint32_t clients) const {
+    const std::uint64_t line = 1 + number / clients;
+    if (line >= kPageBytes / memory::kLineBytes) return 0;
+    return view_line(keeper, number % clients) + line * memory::kLineBytes;
+  }
+  // CounterLines of the namespaces, one each.
   std::uint64_t namespace_counters(std::uint32_t keeper, std::uint32_t index,
                                    std::uint32_t clients) const {
-    const std::uint64_t line = 1 + index / clients;
-    if (line >= kPageBytes / memory::kLineBytes) return 0;
-    return view_line(keeper, index % clients) + line * memory::kLineBytes;
+    return spare_line(keeper, index, clients);
+  }
+  // ContextLines, behind those.
+  std::uint64_t context_line(std::uint32_t keeper, std::uint32_t index,
+                             std::uint32_t clients) const {
+    return spare_line(keeper, kMaxNamespaces + index, clients);
   }
   std::uint64_t response_ring(std::uint32_t keeper, std::uint32_t client) const {
     return keeper_line(keeper) + responses_in_area +

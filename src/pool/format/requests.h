@@ -20,6 +20,7 @@ enum class Op : std::uint8_t {
   kStop = 8,      // ask the keeper to end
   kPing = 9,      // nothing: measures the way there and back
   kFence = 10,    // an operator's word that what a held slot's process does is over
+  kContext = 12,  // a block stays, with its prefix, until a time; or does not any more
   kStorage = 11,  // what the storage behind the pool has of a chain; fetch it
 };
 
@@ -112,6 +113,27 @@ struct EvictAnswer {
   std::uint32_t evicted;
 };
 
+enum class ContextAction : std::uint32_t {
+  kCreate = 1,  // of a published block
+  kRenew = 2,   // the time counts from now
+  kDrop = 3,
+};
+struct ContextPayload {
+  std::uint32_t namespace_id;
+  ContextAction action;
+  std::uint64_t handle;  // of kRenew and kDrop
+  std::uint64_t ttl_s;   // of kCreate and kRenew
+  std::uint64_t hash_low, hash_high;
+};
+static_assert(sizeof(ContextPayload) == 40);
+struct ContextAnswer {
+  std::uint64_t handle = 0;
+  std::uint64_t expires_unix_s = 0;
+  std::uint32_t blocks = 0;
+  std::uint32_t reserved = 0;
+};
+inline constexpr std::uint64_t kMostContextSeconds = 366 * 86'400;
+
 // kStorage: the hashes of a chain follow, three a line.
 struct StoragePayload {
   std::uint32_t namespace_id;
@@ -141,6 +163,7 @@ struct StorageAnswer {
 };
 
 static_assert(sizeof(StorageHashes) <= rpc::kFollowingPayloadBytes);
+static_assert(sizeof(ContextAnswer) <= rpc::kResponsePayloadBytes);
 static_assert(sizeof(StorageAnswer) <= rpc::kResponsePayloadBytes);
 static_assert(sizeof(UsesPayload) == 44 && sizeof(UsesFollowing) == 48);
 static_assert(sizeof(CommitItem) <= rpc::kFollowingPayloadBytes);

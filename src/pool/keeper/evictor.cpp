@@ -129,7 +129,8 @@ bool Evictor::evict_from_bucket(const BlockHash& hash, std::uint32_t namespace_i
   std::uint32_t leaf = kNoBlock;
   directory_.for_each_in_bucket(hash, namespace_id, [&](std::uint32_t block) {
     const bool is_evictable = block != protect && policy_->residency().is_leaf(block) &&
-                              !open_chains_.has_tail(block) && !is_pinned(block);
+                              !open_chains_.has_tail(block) && !is_pinned(block) &&
+                              !kept_.is_held(block);
     if (is_evictable) leaf = block;
   });
   if (leaf == kNoBlock) return false;
@@ -150,6 +151,7 @@ std::uint32_t Evictor::evict_all() {
 void Evictor::evict(std::uint32_t block) {
   open_chains_.forget_block(block);
   policy_->erase(block);
+  kept_.forget(block);
   namespaces_.add_eviction(table_.use(block).namespace_id);
   directory_.retract(block);
   ++counters_[KeeperCounter::kEvictions];

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "eviction/eviction_policy.h"
+#include "eviction/holds.h"
 #include "eviction/leaf_lru.h"
 #include "eviction/structure/copies_first.h"
 #include "eviction/structure/expiring_leaves.h"
@@ -61,6 +62,16 @@ class Evictor {
   // served; the next call continues soon.
   void expire();
 
+  // A live block that is no victim, nor is its prefix, until as many calls of let_go().
+  void keep(std::uint32_t block) {
+    policy_->hold(block);
+    kept_.add(block, table_.size());
+  }
+  void let_go(std::uint32_t block) {
+    policy_->release(block);
+    kept_.remove(block);
+  }
+
   // Evicts the least valuable leaf; false if there is none but `protect` (kNoBlock: none), pinned blocks,
   // and tails of open chains.
   bool evict_one(std::uint32_t protect);
@@ -101,6 +112,7 @@ class Evictor {
   eviction::CopiesFirst* copies_ = nullptr;   // policy_ or what it wraps, where copies go first
   eviction::ExpiringLeaves* ages_ = nullptr;  // policy_, where blocks expire
   OpenChains open_chains_;
+  eviction::Holds kept_;
   std::uint64_t next_expiry_ns_ = 0;
 };
 

@@ -57,6 +57,7 @@ Status Keeper::announce(std::uint32_t avoid_slots) {
 
 void Keeper::take_over() {
   if (!takeover_->run()) be_deposed();
+  if (!reign_.is_deposed()) dispatcher_.contexts().adopt();
   takeover_times_ = takeover_->times();
   takeover_.reset();
 }
@@ -127,6 +128,7 @@ void Keeper::tend() {
   blocks_.settle_limbo();
   if (reign_.is_serving()) {
     evictor_.expire();
+    dispatcher_.contexts().expire(tend_timer_.now_ns());
     counters_[KeeperCounter::kRepairedLines] += directory_.scrub(options_.scrub_lines);
   }
   reign_.publish_counters(counters());

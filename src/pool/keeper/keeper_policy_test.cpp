@@ -18,6 +18,9 @@ class KeeperPolicyTest : public testing::Test {
             std::uint32_t directory_slots = 0) {
     Geometry geometry = small_geometry(capacity, 32);
     if (directory_slots != 0) geometry.directory_slots = directory_slots;
+    make(options, geometry);
+  }
+  void make(const KeeperOptions& options, const Geometry& geometry) {
     pool_ = std::make_unique<TestPool>(geometry);
     pool_->start_keeper(options);
     raw_ = std::make_unique<RawClient>(*pool_, 0);
@@ -256,6 +259,139 @@ TEST_F(KeeperPolicyTest, AWholeNamespaceIsDroppedPinsTooAndNoOther) {
                                      EvictPayload{space, static_cast<EvictScope>(scope), 0, 0}))
             .is_yes());
   }
+}
+
+class ContextTest : public KeeperPolicyTest {
+ protected:
+  void make_with_time(KeeperOptions options, std::uint32_t capacity = 8) {
+    options.unix_s = [this] { return now_s_; };
+    options.suspect_after_ns = 0;  // this client has no heartbeat
+    options_ = options;
+    Geometry geometry = small_geometry(capacity, 32);
+    geometry.clients = 8;  // fewer have no room for contexts
+    make(options, geometry);
+  }
+  std::pair<Code, ContextAnswer> ask(ContextAction action, std::uint64_t name_or_handle,
+                                     std::uint64_t ttl_s, std::uint32_t space) {
+    ContextPayload wanted{space, action, 0, ttl_s, 0, 0};
+    if (action == ContextAction::kCreate) {
+      wanted.hash_low = hash_of(name_or_handle).low;
+      wanted.hash_high = hash_of(name_or_handle).high;
+    } else {
+      wanted.handle = name_or_handle;
+    }
+    const RawClient::Answer answer = raw_->ask(RawClient::head_of(Op::kContext, 0, wanted));
+    return {answer.code(), answer.is_yes() ? answer.payload<ContextAnswer>() : ContextAnswer{}};
+  }
+  void pass(std::uint64_t seconds) {
+    now_s_ += seconds;
+    wait(seconds * kSecond);
+  }
+  std::vector<ContextLine> in_the_pool() const {
+    const KeeperView keeper = DirectoryReader(pool_->access()).read_keepers();
+    return read_contexts(pool_->access(), keeper.keeper, keeper.epoch);
+  }
+
+  std::uint64_t now_s_ = 1'000'000;
+  KeeperOptions options_;
+};
+
+TEST_F(ContextTest, KeepsABlockAndItsPrefixUnderPressureUntilItsTimeEnds) {
+  make_with_time({.ttl_ns = 100 * kSecond}, 4);
+  put(1);
+  put(2, 1);
+  const auto [code, context] = ask(ContextAction::kCreate, 2, 60, space_);
+  ASSERT_EQ(code, Code{});
+  EXPECT_EQ(context.blocks, 2u);
+  EXPECT_EQ(context.expires_unix_s, now_s_ + 60);
+  for (std::uint64_t name = 10; name < 20; ++name) put(name);
+  EXPECT_TRUE(is_there(1) && is_there(2));
+  pass(50);
+  ASSERT_EQ(ask(ContextAction::kRenew, context.handle, 90, space_).first, Code{});
+  pass(80);  // longer than it was for at first
+  for (std::uint64_t name = 20; name < 30; ++name) put(name);
+  EXPECT_TRUE(is_there(1) && is_there(2));
+  ASSERT_EQ(in_the_pool().size(), 1u);
+  EXPECT_EQ(in_the_pool()[0].handle, context.handle);
+  pass(20);
+  EXPECT_TRUE(in_the_pool().empty());
+  for (std::uint64_t name = 30; name < 40; ++name) put(name);
+  EXPECT_FALSE(is_there(1) || is_there(2));
+  EXPECT_EQ(ask(ContextAction::kRenew, context.handle, 60, space_).first, Code::kNotFound);
+  EXPECT_TRUE(pool_->keeper().is_valid());
+}
+
+TEST_F(ContextTest, IsDroppedByItsHandleAndOnlyByItsNamespace) {
+  make_with_time({}, 4);
+  put(1);
+  const ContextAnswer context = ask(ContextAction::kCreate, 1, 60, space_).second;
+  EXPECT_EQ(ask(ContextAction::kDrop, context.handle, 0, other_space_).first, Code::kNotFound);
+  EXPECT_EQ(ask(ContextAction::kDrop, context.handle, 0, space_).first, Code{});
+  EXPECT_EQ(ask(ContextAction::kDrop, context.handle, 0, space_).first, Code::kNotFound);
+  for (std::uint64_t name = 10; name < 20; ++name) put(name);
+  EXPECT_FALSE(is_there(1));
+}
+
+TEST_F(ContextTest, ASuccessorHasThoseWhoseTimeHasNotPassed) {
+  make_with_time({}, 8);
+  put(1);
+  put(2, 1);
+  put(3);
+  const ContextAnswer first = ask(ContextAction::kCreate, 2, 100, space_).second;
+  ask(ContextAction::kCreate, 3, 10, space_);
+  pool_->kill_keeper();
+  now_s_ += 50;
+  pool_->start_keeper(options_);
+  raw_ = std::make_unique<RawClient>(*pool_, 1);
+  ASSERT_EQ(in_the_pool().size(), 1u);
+  EXPECT_EQ(in_the_pool()[0].handle, first.handle);
+  EXPECT_EQ(in_the_pool()[0].blocks, 2u);
+  for (std::uint64_t name = 10; name < 30; ++name) put(name);
+  EXPECT_TRUE(is_there(1) && is_there(2) && !is_there(3));
+  // A new one has another handle.
+  EXPECT_NE(ask(ContextAction::kCreate, 2, 60, space_).second.handle, first.handle);
+}
+
+TEST_F(ContextTest, AnOperatorEvictsItAllTheSame) {
+  make_with_time({}, 8);
+  put(1);
+  put(2, 1);
+  put(3, 2);
+  ask(ContextAction::kCreate, 2, 60, space_);
+  ask(ContextAction::kCreate, 2, 60, space_);
+  const BlockHash hash = hash_of(1);
+  ASSERT_TRUE(
+      raw_->ask(RawClient::head_of(Op::kEvict, 0,
+                                   EvictPayload{space_, EvictScope::kBlock, hash.low, hash.high}))
+          .is_yes());
+  EXPECT_TRUE(in_the_pool().empty());
+  pass(2);
+  put(1);
+  EXPECT_EQ(ask(ContextAction::kCreate, 1, 60, space_).first, Code{});
+  EXPECT_TRUE(pool_->keeper().is_valid());
+}
+
+TEST_F(ContextTest, KeepsNoMoreThanHalfOfThePoolAndTheQuota) {
+  make_with_time({.quotas = {{{6, 1}, 2 * small_geometry().block_bytes}}}, 16);
+  for (std::uint64_t name = 1; name <= 9; ++name) put(name, name - 1);
+  EXPECT_EQ(ask(ContextAction::kCreate, 9, 60, space_).first, Code::kNoSpace);
+  EXPECT_EQ(ask(ContextAction::kCreate, 3, 60, space_).first, Code{});
+  EXPECT_EQ(ask(ContextAction::kCreate, 2, 60, space_).first, Code{});  // nothing more is kept
+  for (std::uint64_t name = 11; name <= 13; ++name) put(name, 0, other_space_);
+  EXPECT_EQ(ask(ContextAction::kCreate, 11, 60, other_space_).first, Code{});
+  EXPECT_EQ(ask(ContextAction::kCreate, 12, 60, other_space_).first, Code{});
+  EXPECT_EQ(ask(ContextAction::kCreate, 13, 60, other_space_).first, Code::kNoSpace);
+}
+
+TEST_F(ContextTest, WhatIsNotThereOrOutOfRangeIsRefused) {
+  make_with_time({}, 8);
+  put(1);
+  EXPECT_EQ(ask(ContextAction::kCreate, 99, 60, space_).first, Code::kNotFound);
+  EXPECT_EQ(ask(ContextAction::kCreate, 1, 60, 200).first, Code::kInvalidArgument);
+  EXPECT_EQ(ask(ContextAction::kCreate, 1, kMostContextSeconds + 1, space_).first,
+            Code::kInvalidArgument);
+  EXPECT_EQ(ask(static_cast<ContextAction>(9), 1, 60, space_).first, Code::kInvalidArgument);
+  EXPECT_EQ(ask(ContextAction::kRenew, 0, 60, space_).first, Code::kNotFound);
 }
 
 TEST(KeeperOptions, APriorityOutOfRangeAndAPolicyOfStreamsAreErrors) {

@@ -16,6 +16,7 @@
 #include "pool/keeper/namespaces.h"
 #include "pool/keeper/reign.h"
 #include "pool/keeper/requests/commits.h"
+#include "pool/keeper/requests/contexts.h"
 #include "pool/keeper/requests/grants.h"
 #include "pool/keeper/requests/touches.h"
 #include "pool/keeper/sessions.h"
@@ -35,6 +36,7 @@ class Dispatcher final : public rpc::RequestHandler {
   void set_storage_desk(StorageDesk* desk) { storage_desk_ = desk; }
   void set_max_grants(std::uint32_t max_grants) { grants_.set_max_grants(max_grants); }
 
+  Contexts& contexts() { return contexts_; }
   // True once a client has asked the keeper to end.
   bool stop_requested() const { return stop_requested_; }
 
@@ -57,6 +59,7 @@ class Dispatcher final : public rpc::RequestHandler {
   Touches touches_;
   Grants grants_;
   Commits commits_;
+  Contexts contexts_;
   StorageDesk* storage_desk_ = nullptr;
   bool stop_requested_ = false;
 };
