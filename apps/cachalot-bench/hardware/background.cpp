@@ -16,7 +16,7 @@ namespace {
 
 using memory::Domain;
 
-constexpr std::uint64_t kSmallArea = std::uint64_t{256} << 20, kBulkArea = kSmallArea;
+constexpr std::uint64_t kSmallArea = std::uint64_t{256} << 20, kBulkArea = std::uint64_t{64} << 20;
 constexpr std::uint64_t kBulkBytes = std::uint64_t{1} << 20;
 constexpr std::uint32_t kBackgroundTurns = 10;     // a repetition
 constexpr std::uint32_t kBackgroundSamples = 100;  // of each operation in a turn
@@ -100,6 +100,9 @@ Status bench_background(const Settings& settings, Report& report) {
                       memory::DeviceSet::create({"memfd:bench"}, kSmallArea + kBulkArea));
   CACHALOT_TRY_ASSIGN(const PrivateMemory bulk_own, PrivateMemory::make(kBulkArea));
   CACHALOT_TRY_ASSIGN(const PrivateMemory own, PrivateMemory::make(kSmallSizes.back()));
+  fill_randomly(pool.base(0), kSmallArea + kBulkArea);
+  fill_randomly(bulk_own.at(0), bulk_own.bytes());
+  fill_randomly(own.at(0), own.bytes());
   const std::unique_ptr<Domain> domain = make_domain(memory::DomainKind::kNoncoherent);
 
   std::byte* place = nullptr;

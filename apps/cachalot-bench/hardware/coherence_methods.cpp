@@ -171,6 +171,8 @@ Status bench_coherence(const Settings& settings, Report& report) {
   CACHALOT_TRY_ASSIGN(const memory::DeviceSet pool,
                       memory::DeviceSet::create({"memfd:bench"}, kMethodArea));
   CACHALOT_TRY_ASSIGN(const PrivateMemory own, PrivateMemory::make(kMethodBytes));
+  fill_randomly(pool.base(0), kMethodArea);
+  fill_randomly(own.at(0), own.bytes());
   MethodBench bench(settings, report, pool.base(0), own.at(0));
   bench.writes();
   bench.reads();

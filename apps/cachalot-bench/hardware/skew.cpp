@@ -29,7 +29,7 @@ constexpr std::uint64_t kDeviceBytes = std::uint64_t{64} << 20;
 constexpr std::uint32_t kWorkers = 2;
 constexpr std::uint32_t kInFlight = 8;  // of a worker: 16 in all, as many as Beluga has threads
 constexpr double kZipf = 0.99;
-constexpr std::uint64_t kSkewTurnNs = 40'000'000;
+constexpr std::uint64_t kSkewTurnNs = 25'000'000;
 // Beluga: a device moves 22.5 GB/s, the adapter before all of them 46.2. Here the copying cores are the adapter.
 constexpr double kDeviceShare = 22.5 / 46.2;
 // Its Figure 13: queries a second without and with interleaving.
@@ -232,6 +232,8 @@ Status bench_skew(const Settings& settings, Report& report) {
   CACHALOT_TRY_ASSIGN(const Interleave interleave,
                       Interleave::make(std::vector<std::uint64_t>(kDevices, 0), kDeviceBytes));
   CACHALOT_TRY_ASSIGN(const PrivateMemory own, PrivateMemory::make(kWorkers * (kBlock + kSmall)));
+  for (std::uint32_t i = 0; i < kDevices; ++i) fill_randomly(pool.base(i), kDeviceBytes);
+  fill_randomly(own.at(0), own.bytes());
   SkewBench bench(settings, report, pool, interleave, own, cores);
   for (const bool writes : {false, true}) {
     for (const std::uint64_t bytes : {kSmall, kBlock}) {

@@ -21,7 +21,7 @@ using memory::DomainKind;
 constexpr std::uint64_t kSweepArea = std::uint64_t{256} << 20;
 constexpr std::uint64_t kLargestBytes = std::uint64_t{4} << 20;
 constexpr std::uint32_t kSweepSamples = 100;  // a repetition, while they are small
-constexpr std::uint64_t kSweepTurnBytes = std::uint64_t{16}
+constexpr std::uint64_t kSweepTurnBytes = std::uint64_t{64}
                                           << 20;  // a repetition, where they are large
 constexpr std::array<std::uint64_t, 9> kSweepSizes = {
     64, 256, 1024, 4096, 16'384, 65'536, 262'144, 1'048'576, kLargestBytes};
@@ -104,6 +104,9 @@ Status bench_sweep(const Settings& settings, Report& report) {
                       memory::DeviceSet::create({"memfd:bench"}, kSweepArea));
   CACHALOT_TRY_ASSIGN(const PrivateMemory dram, PrivateMemory::make(kSweepArea));
   CACHALOT_TRY_ASSIGN(const PrivateMemory own, PrivateMemory::make(kLargestBytes));
+  fill_randomly(pool.base(0), kSweepArea);
+  fill_randomly(dram.at(0), dram.bytes());
+  fill_randomly(own.at(0), own.bytes());
   SweepBench bench(settings, report, pool.base(0), dram.at(0), own.at(0));
   std::vector<std::uint64_t> sizes(kSweepSizes.begin(), kSweepSizes.end());
   if (settings.quick) sizes = {64, 16'384, kLargestBytes};
