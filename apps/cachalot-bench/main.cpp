@@ -13,6 +13,7 @@
 #include "copy.h"
 #include "gather.h"
 #include "gpu_copies.h"
+#include "hardware.h"
 #include "hash.h"
 #include "kernel_file.h"
 #include "kv_transfer.h"
@@ -52,6 +53,14 @@ constexpr std::array kBenchmarks = {
     Benchmark{"get", "reading whole blocks; limit: the best plain copy", 20, bench::bench_get},
     Benchmark{"copy", "bulk copies of both memory domains; limit: the best plain ones", 10,
               bench::bench_copy},
+    Benchmark{"coherence", "16 KiB by each software coherence method; limit: memcpy", 1,
+              bench::bench_coherence},
+    Benchmark{"sweep", "a write or read of 64 B to 4 MiB; limit: private memory", 5,
+              bench::bench_sweep},
+    Benchmark{"skew", "skewed blocks on capped devices; limit: not interleaved", 6,
+              bench::bench_skew},
+    Benchmark{"background", "small reads and writes beside bulk ones; limit: alone", 3,
+              bench::bench_background},
     Benchmark{"hash", "checksums and block hashes", 5, bench::bench_hash_functions},
     Benchmark{"policies", "lookups and insertions of each eviction policy, without a pool", 10,
               bench::bench_policies},

@@ -100,9 +100,10 @@ TEST_F(CompanionTest, HelpOfBenchSaysWhatEachBenchmarkDoesAndHowLongItTakes) {
   expect_done(outcome);
   EXPECT_NE(outcome.out.find("Usage: cachalot bench "), std::string::npos) << outcome.out;
   for (const std::string name :
-       {"rpc",   "lookup",   "put",     "get",     "copy",           "hash",      "policies",
-        "alloc", "takeover", "gather",  "scatter", "sparse",         "layerwise", "share-tp",
-        "cuda",  "vmm",      "vtensor", "peers",   "transfer-sizes", "attention", "all"}) {
+       {"rpc",       "lookup",   "put",     "get",       "copy",           "hash",      "policies",
+        "alloc",     "takeover", "gather",  "scatter",   "sparse",         "layerwise", "share-tp",
+        "cuda",      "vmm",      "vtensor", "peers",     "transfer-sizes", "attention", "all",
+        "coherence", "sweep",    "skew",    "background"}) {
     const std::size_t at = outcome.out.find("\n  " + name + " ");
     ASSERT_NE(at, std::string::npos) << name << " in " << outcome.out;
     const std::string line = outcome.out.substr(at + 1, outcome.out.find('\n', at + 1) - at - 1);

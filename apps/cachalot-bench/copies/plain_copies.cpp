@@ -3,9 +3,11 @@
 #include <immintrin.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
+#include "base/rng.h"
 #include "memory/cpu.h"
 
 namespace cachalot::apps::bench {
@@ -115,6 +117,16 @@ void copy_out(Copy copy, memory::DomainKind domain, void* to, const void* from, 
   }
   copy_plain(copy, to, from, bytes);
   _mm_sfence();
+}
+
+void fill_randomly(std::byte* at, std::uint64_t bytes) {
+  base::Rng rng(3);
+  for (std::uint64_t done = 0; done < bytes;) {
+    const std::uint64_t word = rng.next();
+    const std::uint64_t length = std::min<std::uint64_t>(sizeof word, bytes - done);
+    std::memcpy(at + done, &word, length);
+    done += length;
+  }
 }
 
 void PrivateMemory::Free::operator()(std::byte* memory) const {

@@ -16,6 +16,12 @@ std::string number(double value) {
   return text;
 }
 
+// "2.410", "1.330x"
+std::string paper_text(const Row& row) {
+  if (row.paper != 0) return number(row.paper);
+  return row.paper_ratio != 0 ? number(row.paper_ratio) + "x" : "-";
+}
+
 }  // namespace
 
 bool Target::is_met(double value, double ratio) const {
@@ -73,20 +79,26 @@ void Report::print(std::FILE* out) const {
   std::size_t width = 20;
   for (const Entry& entry : rows_) width = std::max(width, entry.row.name.size());
   std::string title;
+  bool has_paper = false;  // then this benchmark's table has a column for it
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const auto& [benchmark, row] = rows_[i];
     if (benchmark != title) {
       title = benchmark;
-      std::fprintf(out, "%s%-*s %9s %-4s %9s %7s  %-9s %-3s %s\n", i == 0 ? "" : "\n",
-                   static_cast<int>(width), title.c_str(), "value", "", "limit", "ratio", "target",
-                   "met", "limit is");
+      has_paper = std::any_of(rows_.begin(), rows_.end(), [&](const Entry& entry) {
+        return entry.benchmark == title && paper_text(entry.row) != "-";
+      });
+      std::fprintf(out, "%s%-*s %9s %-4s %9s %7s  %s%-9s %-3s %s\n", i == 0 ? "" : "\n",
+                   static_cast<int>(width), title.c_str(), "value", "", "limit", "ratio",
+                   has_paper ? "  paper  " : "", "target", "met", "limit is");
     }
     const bool has_baseline = row.baseline_value != 0;
     const bool has_target = row.target.kind != Target::Kind::kNone;
-    std::fprintf(out, "%-*s %9s %-4s %9s %7s  %-9s %-3s %s\n", static_cast<int>(width),
+    char paper[32] = "";
+    if (has_paper) std::snprintf(paper, sizeof paper, "%7s  ", paper_text(row).c_str());
+    std::fprintf(out, "%-*s %9s %-4s %9s %7s  %s%-9s %-3s %s\n", static_cast<int>(width),
                  row.name.c_str(), number(row.value).c_str(), row.unit.c_str(),
                  has_baseline ? number(row.baseline_value).c_str() : "-",
-                 has_baseline ? number(row.ratio()).c_str() : "-", row.target.text().c_str(),
+                 has_baseline ? number(row.ratio()).c_str() : "-", paper, row.target.text().c_str(),
                  !has_target                                 ? ""
                  : row.target.is_met(row.value, row.ratio()) ? "yes"
                                                              : "NO",
@@ -121,6 +133,8 @@ nlohmann::json Report::to_json() const {
       out["target"] = row.target.text();
       out["target_met"] = row.target.is_met(row.value, row.ratio());
     }
+    if (row.paper != 0) out["paper"] = row.paper;
+    if (row.paper_ratio != 0) out["paper_ratio"] = row.paper_ratio;
     for (const auto& [key, value] : row.extras) out[key] = value;
     rows.push_back(std::move(out));
   }

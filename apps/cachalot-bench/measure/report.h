@@ -48,6 +48,8 @@ struct Row {
   std::string baseline;
   double baseline_value = 0;  // 0: none
   Target target = {};
+  // What a paper found, on other hardware: `paper` in the row's unit, `paper_ratio` beside its own limit. 0: nothing.
+  double paper = 0, paper_ratio = 0;
   // Further JSON keys, unit last in the key.
   std::vector<std::pair<std::string, double>> extras = {};
 

@@ -359,7 +359,7 @@ Status ucx_round_trip(const Settings& settings, Report& report) {
   std::vector<double> ns;
   for (std::uint32_t i = 0; i < std::min(settings.repeats, 5u); ++i) {
     show_progress("rpc: ucx_perftest");
-    const Result<double> one = run_ucx_round_trips(20'000);
+    const Result<double> one = run_ucx_round_trips(64, 20'000);
     if (!one && one.error().code == Code::kUnsupported) {
       report.note("no row of UCX: the program ucx_perftest (package ucx-utils) is not installed");
       return {};

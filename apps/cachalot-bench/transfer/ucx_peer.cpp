@@ -129,8 +129,8 @@ Result<double> run_ucx_perftest(std::uint64_t message_bytes, std::uint64_t messa
   return figures.mib_s * (1 << 20);
 }
 
-Result<double> run_ucx_round_trips(std::uint64_t count) {
-  CACHALOT_TRY_ASSIGN(const Figures figures, run("tag_lat", 64, count, nullptr));
+Result<double> run_ucx_round_trips(std::uint64_t message_bytes, std::uint64_t count) {
+  CACHALOT_TRY_ASSIGN(const Figures figures, run("tag_lat", message_bytes, count, nullptr));
   return 2e3 * figures.latency_us;  // it prints one way
 }
 

@@ -16,7 +16,7 @@ namespace cachalot::apps::bench {
 Result<double> run_ucx_perftest(std::uint64_t message_bytes, std::uint64_t messages,
                                 const Cores* cores = nullptr);
 
-// There and back, messages of 64 bytes: ucx_perftest -t tag_lat -E sleep. @return nanoseconds. @errors as above
-Result<double> run_ucx_round_trips(std::uint64_t count);
+// There and back: ucx_perftest -t tag_lat -E sleep. @return nanoseconds. @errors as above
+Result<double> run_ucx_round_trips(std::uint64_t message_bytes, std::uint64_t count);
 
 }  // namespace cachalot::apps::bench
