@@ -46,7 +46,8 @@ std::uint64_t seconds_left(std::uint64_t expires_unix_s) {
   return expires_unix_s > now_s ? expires_unix_s - now_s : 0;
 }
 
-nlohmann::json describe_context(std::uint64_t handle, std::uint32_t blocks, std::uint64_t expires_unix_s) {
+nlohmann::json describe_context(std::uint64_t handle, std::uint32_t blocks,
+                                std::uint64_t expires_unix_s) {
   return {{"handle", handle_text(handle)},
           {"blocks", blocks},
           {"expires_unix_s", expires_unix_s},
@@ -67,7 +68,8 @@ Status create_context(const ContextOptions& options) {
       const pool::ContextAnswer answer,
       of_key(options.key,
              of_keeper(attached, attached.client->requests().create_context(hash, options.ttl_s))));
-  const nlohmann::json created = describe_context(answer.handle, answer.blocks, answer.expires_unix_s);
+  const nlohmann::json created =
+      describe_context(answer.handle, answer.blocks, answer.expires_unix_s);
   print_context(human_output(options.json), created);
   return json.write_json(created);
 }
@@ -79,7 +81,8 @@ Status renew_context(const ContextOptions& options) {
   CACHALOT_TRY_ASSIGN(
       const pool::ContextAnswer answer,
       of_keeper(attached, attached.client->requests().renew_context(handle, options.ttl_s)));
-  const nlohmann::json renewed = describe_context(answer.handle, answer.blocks, answer.expires_unix_s);
+  const nlohmann::json renewed =
+      describe_context(answer.handle, answer.blocks, answer.expires_unix_s);
   print_context(human_output(options.json), renewed);
   return json.write_json(renewed);
 }
