@@ -1,6 +1,8 @@
 """What a user writes about the pool: the options that all connectors have."""
 
 import difflib
+import hashlib
+import os
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Dict, Mapping, Optional, Tuple
 
@@ -61,6 +63,8 @@ class PoolOptions:
     checksums: Optional[bool] = None
     #: added to the namespace: engines with another salt share nothing with this one
     salt: str = ""
+    #: a file with a secret, which is added to the salt: equal prompts of two tenants have hashes that do not tell so
+    salt_key_file: str = ""
     #: this machine's number in the pool
     host: int = 0
     #: use a pool that another user made
@@ -110,6 +114,25 @@ def _create_of(name: str, given: Any) -> Create:
     return Create(**values)
 
 
+def _salt_of(name: str, path: str) -> str:
+    """A salt that only holders of the key can make. Raises InvalidArgumentError: no such file, or not a secret of 32 bytes."""
+    try:
+        with open(path, "rb") as file:
+            mode, content = os.fstat(file.fileno()).st_mode, file.read(1024)
+    except OSError as error:
+        raise InvalidArgumentError(f"{name}: {path}: {error.strerror}") from None
+    if mode & 0o077:
+        raise InvalidArgumentError(f"{name}: {path}: other users may read it: chmod 600")
+    if len(content) != 32:
+        try:
+            content = bytes.fromhex(content.decode().strip())
+        except ValueError:
+            content = b""
+    if len(content) != 32:
+        raise InvalidArgumentError(f"{name}: {path}: expected 32 bytes, or 64 hexadecimal digits")
+    return hashlib.sha256(b"cachalot salt\0" + content).hexdigest()
+
+
 def parse_pool(flag: str, given: Mapping[str, Any], kind: type, needs_pool: bool = True) -> Dict[str, Any]:
     """Checks names and types of all options, and values of those about the pool, before the engine serves.
 
@@ -132,6 +155,8 @@ def parse_pool(flag: str, given: Mapping[str, Any], kind: type, needs_pool: bool
         if len(paths) != 1:
             raise InvalidArgumentError(f"{flag}: create: makes pools of one device; "
                                        f"{len(paths)} paths were given: use `cachalot pool create`")
+    if values.get("salt_key_file"):
+        values["salt"] = values.get("salt", "") + " key " + _salt_of(f"{flag}: salt_key_file", values["salt_key_file"])
     defaults = {field.name: field.default for field in fields(PoolOptions)}
 
     def value(name: str) -> Any:
