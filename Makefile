@@ -14,6 +14,8 @@ DEMO_NEXT := '  PATH=$$PWD/build/release/apps/cachalot:$$PATH' \
 JOBS ?= $(shell nproc)
 TEST_JOBS ?= 2
 TEST_ARGS ?=
+FUZZ_SECONDS ?= 600
+FUZZ_TARGETS ?= $(patsubst tests/fuzz/%_fuzz.cpp,%,$(wildcard tests/fuzz/*_fuzz.cpp))
 PYTHON ?= python3
 PYTEST_ARGS ?=
 LLAMA_BENCH_ARGS ?=
@@ -34,7 +36,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang demo-sglang build-lmcache build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-lmcache test-transformers wheel test-wheel setup-vm test-vm test-deploy test-asan test-tsan soak soak-fsck soak-storage soak-hosts soak-transfer soak-system coverage bench bench-llama bench-vllm bench-sglang \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build-sglang demo-sglang build-lmcache build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-sglang test-lmcache test-transformers wheel test-wheel setup-vm test-vm test-deploy test-asan test-tsan fuzz soak soak-fsck soak-storage soak-hosts soak-transfer soak-system coverage bench bench-llama bench-vllm bench-sglang \
   lint tidy format clean
 
 help: ## list the targets
@@ -214,6 +216,14 @@ test-asan: setup-test ## the tests under AddressSanitizer and UndefinedBehaviorS
 test-tsan: setup-test ## the tests under ThreadSanitizer
 	$(call build,tsan)
 	ctest --preset tsan -j$(TEST_JOBS) -LE "model|slow|crash" $(TEST_ARGS)
+
+fuzz: setup-dev ## feed bad input to what reads pools, messages, storage, traces and settings; FUZZ_SECONDS each, FUZZ_TARGETS
+	$(call build,fuzz,fuzzers)
+	mkdir -p $(addprefix build/fuzz/corpus/,$(FUZZ_TARGETS))
+	for target in $(FUZZ_TARGETS); do \
+	  build/fuzz/tests/fuzz/fuzz_$$target -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=60 \
+	    -artifact_prefix=build/fuzz/$$target- build/fuzz/corpus/$$target tests/fuzz/corpus/$$target || exit; \
+	done
 
 soak: setup-test ## kill and stop the processes of a pool 10,000 times; SOAK_ARGS goes to it
 	$(call build,dev)

@@ -11,6 +11,7 @@
 #include <toml.hpp>
 #include <utility>
 
+#include "base/utf8.h"
 #include "command.h"
 #include "values.h"
 
@@ -138,6 +139,10 @@ std::size_t end_of_string(std::string_view text, std::size_t at) {
   return text.size();
 }
 
+std::string line_of(std::string_view text, std::size_t at) {
+  return std::to_string(1 + std::ranges::count(text.substr(0, at), '\n'));
+}
+
 // The library parses and frees each level of lists, tables and dotted names by a call within a call.
 void check_nesting(std::string_view text, const std::string& file) {
   constexpr int kMostLevels = 16;
@@ -151,14 +156,26 @@ void check_nesting(std::string_view text, const std::string& file) {
     if (next == '.') ++dots;
     if (std::string_view("[]{},=\n").find(next) != std::string_view::npos) dots = 0;
     if (open <= kMostLevels && dots <= kMostLevels) continue;
-    refuse(file + ":" + std::to_string(1 + std::ranges::count(text.substr(0, at), '\n')),
+    refuse(file + ":" + line_of(text, at),
            "lists, sections or names within each other, expected at most " +
                std::to_string(kMostLevels) + " levels");
   }
 }
 
+// The library reads beyond a name that is no UTF-8.
+void check_characters(std::string_view text, const std::string& file) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t bytes = base::utf8_character_bytes(text.substr(at));
+    if (bytes == 0)
+      refuse(file + ":" + line_of(text, at),
+             "not valid TOML: bytes that are no character, expected UTF-8");
+    at += bytes;
+  }
+}
+
 Value parse(std::istream& input, const std::string& file) {
   const std::string text = read_file(input, file);
+  check_characters(text, file);
   check_nesting(text, file);
   std::istringstream checked(text);
   try {

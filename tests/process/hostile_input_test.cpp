@@ -40,6 +40,14 @@ TEST_F(HostileInput, DeepTomlIsRefusedWithItsLineAndTheLimit) {
   expect_refused(repeated("# a line\n", 200'000), {"/c.toml: more than 1 MiB"});
 }
 
+TEST_F(HostileInput, TomlThatIsNotUtf8IsRefusedWithItsLine) {
+  const std::vector<std::string> parts = {"/c.toml:2: not valid TOML: ", "expected UTF-8"};
+  for (const char* const bytes : {"\xd8", "\xff\xfe", "\xed\xa0\x80"}) {
+    expect_refused("prefill = 2\n'" + repeated(bytes, 40) + "' = 1\n", parts);
+    expect_refused("prefill = 2\nhardware = \"" + std::string(bytes), parts);
+  }
+}
+
 TEST_F(HostileInput, BracketsInCommentsAndStringsOfTomlAreNoLevels) {
   const std::string file =
       write("c.toml", "prefill = 2  # " + repeated("[{.", 40) + "\nlimit = 5\n" +

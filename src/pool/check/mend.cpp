@@ -1,6 +1,7 @@
 #include "pool/check/mend.h"
 
 #include <cstring>
+#include <set>
 #include <vector>
 
 #include "pool/check/client_check.h"
@@ -19,15 +20,18 @@ class Mending {
       : access_(access), predecessor_(find_predecessor(access)) {}
 
   void mend_keeper_lines() {
+    std::set<std::uint32_t> epochs;
     for (std::uint32_t area = 0; area < kKeeperSlots; ++area) {
       const KeeperLine newer = read_keeper_line(access_, area);
       const std::uint64_t at = access_.layout.keeper_line(area);
-      if (newer.epoch != 0) {
+      const bool can_be =
+          newer.epoch != 0 && newer.min_epoch <= newer.epoch && epochs.insert(newer.epoch).second;
+      if (area == predecessor_.area || can_be) {
         written_ += mend_keeper_line(access_, area, newer);
       } else {
         // A keeper with a higher epoch rules: nothing depends on what stood here.
-        clear(at);
-        clear(access_.layout.keeper_line_copy(area));
+        wipe(at);
+        wipe(access_.layout.keeper_line_copy(area));
       }
     }
   }
@@ -78,7 +82,11 @@ class Mending {
  private:
   // A line that is damaged.
   void clear(std::uint64_t offset) {
-    if (!is_damaged(access_, offset)) return;
+    if (is_damaged(access_, offset)) wipe(offset);
+  }
+  void wipe(std::uint64_t offset) {
+    KeeperLine line{};
+    if (look_at_line(access_, offset, line) == LineState::kBlank) return;
     access_.domain().write_line(access_.region.at(offset), memory::Line{});
     ++written_;
   }

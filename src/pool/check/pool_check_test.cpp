@@ -306,6 +306,34 @@ TEST_F(PoolCheckTest, LinesOfTheKeeperThatDifferAreARemnant) {
   repair(kAll);
 }
 
+TEST_F(PoolCheckTest, AnEpochThatTwoKeeperAreasHave) {
+  KeeperLine line{};
+  line.epoch = 1;  // that of the keeper in area 0
+  pool_.put_line(layout().keeper_line(2), line);
+  pool_.put_line(layout().keeper_line_copy(2), line);
+  EXPECT_EQ(check(), std::vector<FaultKind>{FaultKind::kKeeperContent});
+  repair(kAll);
+}
+
+TEST_F(PoolCheckTest, AKeeperLineWhoseOldestEpochIsAboveItsOwn) {
+  pool_.start_keeper();  // in area 1
+  pool_.stop_keeper();
+  KeeperLine line = read_keeper_line(access(), 0);
+  line.min_epoch = 7;
+  pool_.put_line(layout().keeper_line(0), line);
+  pool_.put_line(layout().keeper_line_copy(0), line);
+  EXPECT_EQ(check(), (std::vector<FaultKind>(2, FaultKind::kKeeperContent)));
+  repair(kAll);
+}
+
+TEST_F(PoolCheckTest, ALineOfNoKeeperIsCleared) {
+  KeeperLine line{};
+  line.pid = 5;
+  pool_.put_line(layout().keeper_line(3), line);
+  EXPECT_EQ(check(), std::vector<FaultKind>{FaultKind::kKeeperLine});
+  repair(kAll);
+}
+
 TEST_F(PoolCheckTest, ReportsAndViewsAndClientPages) {
   pool_.damage(layout().keeper_info(0));
   pool_.damage(layout().view_line(0, 0));

@@ -76,6 +76,21 @@ TEST_F(KeeperLineTest, WhereBothAreLostNothingIsUsedBeforeSomebodyVouches) {
   EXPECT_TRUE(pool_.keeper().is_valid());
 }
 
+TEST_F(KeeperLineTest, ASuccessorThatDiedInItsTakeoverDoesNotHideThatBothAreLost) {
+  const auto client = pool_.attach(0);
+  pool_.put(*client, 1, 3);
+  pool_.kill_keeper();
+  KeeperLine successor = read_keeper_line(pool_.access(), 0);
+  wipe(layout().keeper_line(0));
+  wipe(layout().keeper_line_copy(0));
+  successor.epoch = 2;
+  successor.min_epoch = 1;
+  publish_keeper_line(pool_.access(), 1, successor);
+  pool_.start_keeper();
+  EXPECT_GT(pool_.keeper().epoch(), 2u);
+  EXPECT_EQ(count(KeeperCounter::kQuarantined), pool_.access().geometry.blocks);
+}
+
 TEST_F(KeeperLineTest, EntriesAloneTellThatSomebodyRuled) {
   const auto client = pool_.attach(0);
   pool_.put(*client, 1, 3);

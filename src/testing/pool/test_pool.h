@@ -82,14 +82,17 @@ class TestPool final : private rpc::Waiter {
   StepClock& clock() { return clock_; }
 
   Keeper& start_keeper(KeeperOptions options = {}) {
+    const Status status = try_start_keeper(options);
+    EXPECT_TRUE(status) << (status ? "" : status.error().message);
+    return *keeper_;
+  }
+  Status try_start_keeper(KeeperOptions options = {}) {
     options.use_doorbells = false;
     options.tend_interval_ns = 1;
     options.watch_interval_ns = 1;
     options.scrub_lines = scrub_lines;
-    Result<std::unique_ptr<Keeper>> keeper = Keeper::start(*access_, options, clock_, evidence);
-    EXPECT_TRUE(keeper) << (keeper ? "" : keeper.error().message);
-    keeper_ = *std::move(keeper);
-    return *keeper_;
+    CACHALOT_TRY_ASSIGN(keeper_, Keeper::start(*access_, options, clock_, evidence));
+    return {};
   }
   // One that serves, and has not looked at its clients yet.
   Keeper& start_keeper_that_has_seen_nobody(KeeperOptions options = {}) {

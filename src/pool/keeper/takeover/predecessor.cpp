@@ -9,19 +9,23 @@ namespace {
 
 // A keeper may have ruled whose line is lost, both copies of it: then nothing of what is in the pool
 // can be trusted, nor are its writers known.
-void look_for_lost_epoch(const Access& access, Predecessor& predecessor) {
+// @param one_finished  whether a line says that a keeper's takeover was finished once
+void look_for_lost_epoch(const Access& access, bool one_finished, Predecessor& predecessor) {
   std::uint32_t lost = 0;
   for (std::uint32_t area = 0; area < kKeeperSlots; ++area)
     lost = std::max(lost, newest_epoch_in_area(access, area));
   if (predecessor.highest_epoch == 0 || lost > predecessor.highest_epoch) {
     lost = std::max(lost, newest_epoch_in_directory(access));
   }
-  if (lost <= predecessor.highest_epoch) return;
+  const bool is_unknown = one_finished && predecessor.epoch == 0;
+  if (lost <= predecessor.highest_epoch && !is_unknown) return;
+  lost = std::max(lost, predecessor.highest_epoch);
   predecessor = {};
   predecessor.is_lost = true;
   predecessor.latest_area = kKeeperSlots - 1;
-  // No keeper has this epoch, so that nothing counts while it is min_epoch.
-  predecessor.highest_epoch = predecessor.min_epoch = lost + 1;
+  // No keeper has this epoch, so that nothing counts while it is min_epoch. The highest one has no successor.
+  constexpr std::uint32_t kHighest = 0xffffffffu;
+  predecessor.highest_epoch = predecessor.min_epoch = lost == kHighest ? lost : lost + 1;
 }
 
 }  // namespace
@@ -29,8 +33,10 @@ void look_for_lost_epoch(const Access& access, Predecessor& predecessor) {
 Predecessor find_predecessor(const Access& access) {
   Predecessor predecessor;
   predecessor.latest_area = kKeeperSlots - 1;
+  bool one_finished = false;
   for (std::uint32_t area = 0; area < kKeeperSlots; ++area) {
     const KeeperLine line = read_keeper_line(access, area);
+    one_finished |= line.min_epoch != 0;
     if (line.epoch > predecessor.highest_epoch) {
       predecessor.highest_epoch = line.epoch;
       predecessor.latest_area = area;
@@ -44,7 +50,7 @@ Predecessor find_predecessor(const Access& access) {
       predecessor.is_flushed = (line.flags & kKeeperFlushed) != 0;
     }
   }
-  look_for_lost_epoch(access, predecessor);
+  look_for_lost_epoch(access, one_finished, predecessor);
   return predecessor;
 }
 

@@ -347,6 +347,16 @@ TEST_F(TakeoverTest, AnOldKeepersRequestsAreNotExecutedByTheNext) {  // W5
   EXPECT_FALSE(pool_->keeper().stop_requested());
 }
 
+TEST_F(TakeoverTest, ALostEpochWithoutASuccessorIsNotTakenForNone) {
+  pool_->kill_keeper();
+  ViewLine view{};
+  view.epoch = 0xffffffffu;
+  pool_->put_line(layout().view_line(1, 0), view);
+  const auto keeper = Keeper::start(pool_->access(), {}, pool_->clock());
+  ASSERT_FALSE(keeper);
+  EXPECT_EQ(keeper.error().code, Code::kRefused);
+}
+
 TEST_F(TakeoverTest, EpochsThatAreUsedUpAreSaid) {
   pool_->kill_keeper();
   KeeperLine line{};
