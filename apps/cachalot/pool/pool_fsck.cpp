@@ -50,7 +50,7 @@ void print_fault(std::FILE* out, const pool::Fault& fault, const std::string& de
                text.repair != nullptr ? text.repair : "");
 }
 
-void print_report(std::FILE* out, const pool::FsckReport& report) {
+void print_check(std::FILE* out, const pool::FsckReport& report) {
   std::vector<std::uint64_t> shown(pool::kFaultKinds);
   for (const pool::Fault& fault : report.faults) {
     print_fault(out, fault, report.paths[fault.device]);
@@ -152,13 +152,13 @@ Result<int> fsck(const FsckFlags& flags) {
   const char* const name = flags.paths[0].c_str();
   if (!flags.repair) {
     CACHALOT_TRY_ASSIGN(const pool::FsckReport report, pool::check_pool_at(flags.paths, options));
-    print_report(out, report);
+    print_check(out, report);
     print_verdict(out, report, name);
     CACHALOT_TRY(json.write_json(describe_check(report)));
     return report.count_faults() == 0 ? kExitDone : kExitFault;
   }
   CACHALOT_TRY_ASSIGN(const pool::RepairReport report, pool::repair_pool_at(flags.paths, options));
-  print_report(out, report.before);
+  print_check(out, report.before);
   print_verdict(out, report.before, name);
   Json result = describe_check(report.before);
   result["repaired"] = nullptr;
@@ -167,7 +167,7 @@ Result<int> fsck(const FsckFlags& flags) {
     const auto& after = report.after.check.figures.blocks;
     std::fprintf(out, "repaired: %s of %s published blocks are left\n",
                  base::grouped(after.live).c_str(), base::grouped(before.live).c_str());
-    print_report(out, report.after);
+    print_check(out, report.after);
     print_verdict(out, report.after, name);
     result["repaired"] = describe_check(report.after);
   }
