@@ -97,11 +97,11 @@ Result<pool::Pool> open_when_made(const ServeFlags& options) {
                               kPatienceMs);
 }
 
-// What else is there, a damaged pool too, may be written over.
-bool holds_pool(const ServeFlags& options) {
+// Whether a device, which is there before its pool, may be written over: a damaged pool, or one of another version, may not.
+bool holds_no_pool(const ServeFlags& options) {
   const Result<pool::Pool> there = pool::Pool::open(
       options.paths, {.huge_pages = false, .allow_foreign = true, .read_only = true});
-  return there || there.error().code == Code::kBusy;
+  return !there && there.error().code == Code::kNotAPool;
 }
 
 Result<pool::Pool> create_or_open(const ServeFlags& options) {
@@ -113,9 +113,7 @@ Result<pool::Pool> create_or_open(const ServeFlags& options) {
   pool::CreateOptions create;
   create.paths = options.paths;
   create.geometry = geometry;
-  // A device is there before the pool: one that holds a pool is not made anew.
-  const bool is_device = pool::is_taken_as_it_is(options.paths[0]);
-  if (!is_device || !holds_pool(options)) {
+  if (!pool::is_taken_as_it_is(options.paths[0]) || holds_no_pool(options)) {
     Result<pool::Pool> created = create_pool(create);
     if (created || created.error().code != Code::kBusy) return created;
     // Only another device's file is there: that is no pool.

@@ -106,7 +106,7 @@ class Evictor {
   DirectoryWriter& directory_;
   KeeperCounters& counters_;
   std::unique_ptr<eviction::EvictionPolicy> policy_;
-  // policy_ or what it wraps, if nothing but CopiesFirst is around it; is_plain_lru_: its touches are inlined.
+  // policy_ or what it wraps, where blocks do not expire; is_plain_lru_: nothing is around it, and touches are inlined.
   eviction::LeafLru* lru_ = nullptr;
   bool is_plain_lru_ = false;
   eviction::CopiesFirst* copies_ = nullptr;   // policy_ or what it wraps, where copies go first
