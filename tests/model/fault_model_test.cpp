@@ -69,6 +69,22 @@ TEST(FaultModel, NothingDiesBadlyInATightWorld) {
   }
 }
 
+// Standbys of two machines take over at the same moment: no lock holds between them, so that each has areas and epochs of
+// its own (docs/decisions/0034-keepers-of-two-machines.md).
+TEST(FaultModel, TwoKeepersThatTakeOverAtOnceDoNotCollide) {
+  std::uint64_t successions = 0, hits = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    FaultOptions options = seed % 2 == 0 ? world(seed) : tight_world(seed);
+    options.two_keepers_at_once = true;
+    const FaultResult result = run_fault_world(options);
+    EXPECT_EQ(result.fault, "") << "seed " << seed;
+    successions += result.successions;
+    hits += result.hits;
+  }
+  EXPECT_GT(successions, 300u);
+  EXPECT_GT(hits, 1000u);
+}
+
 // The mailboxes lose lines, too: each such client attaches anew, and nothing leaks.
 TEST(FaultModel, DamagedMailboxesAreFollowedByNewAttachments) {
   std::uint64_t damages = 0, with = 0, without = 0;

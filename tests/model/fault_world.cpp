@@ -11,6 +11,7 @@
 #include "base/rng.h"
 #include "pool/client/client.h"
 #include "pool/keeper/keeper.h"
+#include "pool/keeper/keeper_line.h"
 #include "simulated_pool.h"
 #include "testing/memory/lossy_memory.h"
 #include "testing/memory/scheduler.h"
@@ -254,12 +255,30 @@ class FaultWorld final : private pool::Evidence {
   // --- Keepers ---------------------------------------------------------------------------------
 
   void start_keeper(std::uint32_t host) {
+    const KeeperProcess& process = begin_keeper(host);
+    wait_until([&process] { return process.rules; });
+  }
+
+  KeeperProcess& begin_keeper(std::uint32_t host) {
     keepers_.push_back(std::make_unique<KeeperProcess>());
     KeeperProcess* const process = keepers_.back().get();
     process->host = host;
     process->fiber = scheduler_.add(
         "keeper", [this, process] { keep(*process); }, Scheduler::Role::kDaemon);
-    wait_until([process] { return process->rules; });
+    return *process;
+  }
+
+  // The one that rules is the last of keepers_.
+  void start_two_keepers() {
+    const KeeperProcess& first = begin_keeper(0);
+    const KeeperProcess& second = begin_keeper(1);
+    wait_until([&] { return first.rules && second.rules; });
+    if (!result_.fault.empty()) return;
+    if (first.keeper->epoch() == second.keeper->epoch()) return fault("two keepers of one epoch");
+    if (first.area == second.area) return fault("two keepers in one area");
+    const bool is_first = first.keeper->epoch() > second.keeper->epoch();
+    if (is_first) std::swap(keepers_[keepers_.size() - 1], keepers_[keepers_.size() - 2]);
+    wait_until([&] { return (is_first ? second : first).has_ended; });
   }
 
   void succeed(bool is_over_the_dead) {
@@ -269,8 +288,23 @@ class FaultWorld final : private pool::Evidence {
       old.is_dead = old.has_ended = true;
     }
     // The old one's host: what it had in its write buffer still drains some time.
-    start_keeper(1 - old.host);
+    if (options_.two_keepers_at_once) {
+      start_two_keepers();
+    } else {
+      start_keeper(1 - old.host);
+    }
     ++result_.successions;
+  }
+
+  // Those of keepers that still run and, between hosts, the other host's (KeeperAreas).
+  std::uint32_t areas_to_avoid(const KeeperProcess& process) const {
+    std::uint32_t areas = 0;
+    if (options_.two_keepers_at_once) areas = process.host == 0 ? 0b1100 : 0b0011;
+    for (const auto& other : keepers_) {
+      if (other.get() != &process && !other->has_ended && other->keeper != nullptr)
+        areas |= 1u << other->area;
+    }
+    return areas;
   }
 
   void keep(KeeperProcess& process) {
@@ -285,17 +319,22 @@ class FaultWorld final : private pool::Evidence {
     options.polls_between_clock_reads = 1;
     options.scrub_lines = 16;
     options.use_doorbells = false;
-    for (const auto& other : keepers_) {
-      if (other.get() != &process && !other->has_ended && other->keeper != nullptr) {
-        options.avoid_slots |= 1u << other->area;
-      }
-    }
+    if (options_.two_keepers_at_once) options.host = process.host;
+    do {
+      options.avoid_slots = areas_to_avoid(process);
+      scheduler_.yield();
+    } while (options_.two_keepers_at_once && !next_keeper_area(*access, options.avoid_slots));
     const auto area = next_keeper_area(*access, options.avoid_slots);
     if (!area) return fault(area.error().message);
     process.area = *area;
     auto keeper = Keeper::start(*access, options, scheduler_, this);
     if (!keeper) return fault(keeper.error().message);
     process.keeper = *std::move(keeper);
+    // Another keeper may have finished its takeover meanwhile: then it is another area.
+    for (std::uint32_t each = 0; each < pool::kKeeperSlots; ++each) {
+      if (pool::read_keeper_line(*access, each).epoch == process.keeper->epoch())
+        process.area = each;
+    }
     process.rules = true;
     while (!is_finished_ && result_.fault.empty() && !process.keeper->is_deposed()) {
       if (process.keeper->poll() == 0) scheduler_.yield();

@@ -24,6 +24,8 @@ struct FaultOptions {
   std::uint32_t operations = 600;  // of each client, all its lives together
   std::uint32_t crashes = 12;      // of clients
   std::uint32_t successions = 6;   // of keepers: half over dead ones, half over living ones
+  // Each succession is of two keepers at the same moment, one on each host, between which no lock holds.
+  bool two_keepers_at_once = false;
   std::uint32_t chains = 5;
   std::uint32_t capacity = 5;
   std::uint32_t slack = 9;

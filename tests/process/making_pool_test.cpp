@@ -106,5 +106,30 @@ TEST_F(MakingPool, OneThatWouldBeGoneAtOnceIsNotMade) {
       kUsage, {"memfd:kv", "ends with this command"});
 }
 
+// A device is there before its pool, as a part of a file is: what it holds is opened, and never written over but by an operator.
+TEST_F(MakingPool, ADeviceKeepsThePoolThatItHoldsAlsoADamagedOne) {
+  const std::string file = write("device", std::string(32 << 20, '\x5a'));
+  const std::string pool = file + "@0+16MiB";
+  for (const char* const key : {"first", "second"}) {  // made of noise; then found again
+    Serving keeper(serve(pool));
+    ASSERT_TRUE(keeper.is_ready());
+    expect_done(run({"put", key, "--pool", pool}, {.in = "hello"}));
+    EXPECT_EQ(run({"get", "first", "--pool", pool}).out, "hello");
+    expect_done(run({"stop", pool}));
+    expect_done(keeper.wait());
+  }
+  {
+    const os::FileDescriptor fd(open(file.c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(pwrite(fd.get(), "x", 1, 30), 1);  // in the header's first line
+  }
+  expect_error(run(serve(pool)), 1, {"header is damaged"});
+  expect_done(run({"pool", "fsck", pool, "--repair"}));
+  Serving keeper(serve(pool));
+  ASSERT_TRUE(keeper.is_ready());
+  EXPECT_EQ(run({"get", "second", "--pool", pool}).out, "hello");
+  expect_error(run({"pool", "create", pool, "--block-bytes", "4096", "--capacity-blocks", "32"}),
+               kRefused, {"holds a pool that a keeper serves"});
+}
+
 }  // namespace
 }  // namespace cachalot::process_test

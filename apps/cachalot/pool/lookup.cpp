@@ -54,7 +54,7 @@ Result<Looked> look_up(const LookupOptions& options) {
   return looked;
 }
 
-nlohmann::json json_of(const LookupOptions& options, const Looked& looked) {
+nlohmann::json describe_lookup(const LookupOptions& options, const Looked& looked) {
   nlohmann::json keys = nlohmann::json::array();
   std::FILE* const out = human_output(options.json);
   for (std::size_t i = 0; i < options.keys.size(); ++i) {
@@ -85,7 +85,7 @@ int run_lookup(const LookupOptions& options) {
   if (!json) return fail(json.error());
   const Result<Looked> looked = look_up(options);
   if (!looked) return fail(looked.error());
-  const Status written = json->write_json(json_of(options, *looked));
+  const Status written = json->write_json(describe_lookup(options, *looked));
   if (!written) return fail(written.error());
   return looked->found.empty() && !(options.asks_storage && looked->stored != 0) ? kExitFault
                                                                                  : kExitDone;

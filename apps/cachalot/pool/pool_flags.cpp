@@ -25,7 +25,7 @@ Result<std::uint64_t> block_bytes_given(const GeometryFlags& flags) {
                      "--block-bytes: %" PRIu64 ", expected a multiple of 64", bytes);
 }
 
-Result<std::uint64_t> block_bytes_of(const GeometryFlags& flags) {
+Result<std::uint64_t> wanted_block_bytes(const GeometryFlags& flags) {
   if (flags.block_bytes.empty() == flags.model.empty()) {
     return Error::make(
         Code::kInvalidArgument,
@@ -160,7 +160,7 @@ Result<pool::Geometry> make_geometry(const GeometryFlags& flags, const Paths& pa
                        "more than %u",
                        clients, flags.hosts, pool::kMaxClients);
   }
-  CACHALOT_TRY_ASSIGN(geometry.block_bytes, block_bytes_of(flags));
+  CACHALOT_TRY_ASSIGN(geometry.block_bytes, wanted_block_bytes(flags));
   geometry.note_bytes = flags.note_bytes;
   CACHALOT_TRY_ASSIGN(geometry, sized(flags, geometry));
   if (!flags.device_bytes.empty()) {

@@ -33,7 +33,7 @@ std::string window_text(std::uint64_t window_ms) {
   return std::to_string(window_ms / kMinute) + " min";
 }
 
-void print_summary(std::FILE* out, const cache_sim::HitRate& rate) {
+void print_rate(std::FILE* out, const cache_sim::HitRate& rate) {
   const cache_sim::ReuseDistances* const reuse = rate.reuse();
   if (reuse == nullptr) return;
   std::fprintf(out, "reuse distance: %" PRIu64 " of %" PRIu64 " references are reuses",
@@ -145,7 +145,7 @@ std::string capacity_text(std::uint64_t blocks) {
 
 void print_table(std::FILE* out, const HitRateResult& result) {
   print_head(out, result);
-  print_summary(out, *result.rate);
+  print_rate(out, *result.rate);
   print_column_names(out, result);
   for (const HitRateRow& row : result.rows) print_row(out, result, row);
   print_bad_lines(out, result);

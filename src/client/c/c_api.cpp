@@ -57,12 +57,13 @@ cachalot_code give(const Result<T>& result, U* to) {
 }
 
 // Whether the error's detail is the number of finished leading blocks.
-bool ended_early(const Error& error) {
+bool says_how_many(const Error& error) {
   return error.code == Code::kTimeout || error.code == Code::kCancelled;
 }
 
 cachalot_code give_loaded(const Result<std::size_t>& loaded, size_t* blocks) {
-  if (!loaded && blocks != nullptr && ended_early(loaded.error())) *blocks = loaded.error().detail;
+  if (!loaded && blocks != nullptr && says_how_many(loaded.error()))
+    *blocks = loaded.error().detail;
   return give(loaded, blocks);
 }
 
@@ -81,7 +82,7 @@ void give_nothing(size_t* blocks) {
 cachalot_code give_blocks(const Result<Stored>& stored, size_t* blocks) {
   keep_reason(stored ? stored->reason : std::nullopt);
   if (blocks != nullptr) {
-    *blocks = stored ? stored->blocks : ended_early(stored.error()) ? stored.error().detail : 0;
+    *blocks = stored ? stored->blocks : says_how_many(stored.error()) ? stored.error().detail : 0;
   }
   return stored ? CACHALOT_OK : fail(stored.error());
 }

@@ -97,7 +97,7 @@ std::string header_value(std::string_view line, std::string_view name) {
 }
 
 // What the same request may be answered otherwise a moment later.
-bool is_passing(const S3Request& request) {
+bool may_be_sent_again(const S3Request& request) {
   switch (request.code) {
     case 408:
     case 429:
@@ -349,7 +349,7 @@ std::optional<std::uint64_t> S3Client::next_try(const Transfer& transfer, int re
   const std::uint64_t now_ns = base::SteadyClock::read();
   if (result == CURLE_OK && (follow_region(transfer) || has_other_keys(transfer, deadline_ns)))
     return now_ns;
-  if (!is_reset(result) && !(result == CURLE_OK && is_passing(request))) return {};
+  if (!is_reset(result) && !(result == CURLE_OK && may_be_sent_again(request))) return {};
   const std::lock_guard lock(mutex_);
   return now_ns + backoff_.next_ns(transfer.tries);
 }

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kMostPlans = 64;
 constexpr std::size_t kMostModelBytes = 4096;
 
-bool equals(const TransferRank::Impl::PlanKey& key, bool is_giving, const InstanceShape& shape,
+bool is_for(const TransferRank::Impl::PlanKey& key, bool is_giving, const InstanceShape& shape,
             std::uint64_t turn) {
   return key.is_giving == is_giving && key.turn == turn && key.shape == shape;
 }
@@ -159,7 +159,7 @@ Result<const PairPlan*> TransferRank::Impl::plan_from(const InstanceShape& sourc
   CACHALOT_TRY(check(source));
   const std::uint64_t turn = turn_of(id, source, options.shape);
   for (const auto& [key, plan] : plans) {
-    if (equals(key, false, source, turn)) return &plan;
+    if (is_for(key, false, source, turn)) return &plan;
   }
   CACHALOT_TRY_ASSIGN(const std::vector<Rank> sources,
                       ranks_of(options.geometry, options.shape, source));
@@ -174,7 +174,7 @@ Result<const PairPlan*> TransferRank::Impl::plan_to(const InstanceShape& taker, 
   CACHALOT_TRY(check(taker));
   const std::uint64_t turn = turn_of(id, options.shape, taker);
   for (const auto& [key, plan] : plans) {
-    if (equals(key, true, taker, turn)) return &plan;
+    if (is_for(key, true, taker, turn)) return &plan;
   }
   CACHALOT_TRY_ASSIGN(const std::vector<Rank> takers_of,
                       ranks_of(options.geometry, options.shape, taker));

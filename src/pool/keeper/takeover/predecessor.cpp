@@ -1,6 +1,7 @@
 #include "pool/keeper/takeover/predecessor.h"
 
 #include <algorithm>
+#include <array>
 
 #include "pool/keeper/keeper_line.h"
 
@@ -30,12 +31,30 @@ void look_for_lost_epoch(const Access& access, bool one_finished, Predecessor& p
 
 }  // namespace
 
-Predecessor find_predecessor(const Access& access) {
+namespace {
+
+using KeeperLines = std::array<KeeperLine, kKeeperSlots>;
+
+KeeperLines read_keeper_lines(const Access& access) {
+  KeeperLines lines{};
+  for (std::uint32_t area = 0; area < kKeeperSlots; ++area)
+    lines[area] = read_keeper_line(access, area);
+  return lines;
+}
+
+bool say_the_same(const KeeperLines& a, const KeeperLines& b) {
+  return std::equal(a.begin(), a.end(), b.begin(),
+                    [](const KeeperLine& one, const KeeperLine& other) {
+                      return one.epoch == other.epoch && one.min_epoch == other.min_epoch;
+                    });
+}
+
+Predecessor predecessor_in(const Access& access, const KeeperLines& lines) {
   Predecessor predecessor;
   predecessor.latest_area = kKeeperSlots - 1;
   bool one_finished = false;
   for (std::uint32_t area = 0; area < kKeeperSlots; ++area) {
-    const KeeperLine line = read_keeper_line(access, area);
+    const KeeperLine& line = lines[area];
     one_finished |= line.min_epoch != 0;
     if (line.epoch > predecessor.highest_epoch) {
       predecessor.highest_epoch = line.epoch;
@@ -52,6 +71,19 @@ Predecessor find_predecessor(const Access& access) {
   }
   look_for_lost_epoch(access, one_finished, predecessor);
   return predecessor;
+}
+
+}  // namespace
+
+// No lock keeps a keeper of another machine from announcing itself meanwhile: what it writes then would look like the
+// traces of one whose line is lost. So the lines must be the same before and after.
+Predecessor find_predecessor(const Access& access) {
+  for (KeeperLines lines = read_keeper_lines(access);;) {
+    const Predecessor predecessor = predecessor_in(access, lines);
+    const KeeperLines now = read_keeper_lines(access);
+    if (say_the_same(lines, now)) return predecessor;
+    lines = now;
+  }
 }
 
 // Not the area of the last keeper that finished: its ledger is needed until the new one is complete. And
