@@ -9,8 +9,11 @@ namespace cachalot::pool {
 
 using memory::Line;
 
+// A keeper that has finished its takeover has made all older epochs void, for good: also while a keeper that looked at the
+// lines before rules by its announcement, which still has the min_epoch of then. No lock keeps another machine from that.
 KeeperView DirectoryReader::ruling(const Line* lines) const {
   KeeperView view;
+  std::uint32_t min_epoch = 0;
   for (std::uint32_t keeper = 0; keeper < kKeeperSlots; ++keeper) {
     Line line = lines[keeper];
     const std::uint64_t offset = access_->layout.keeper_line(keeper);
@@ -22,7 +25,9 @@ KeeperView DirectoryReader::ruling(const Line* lines) const {
     }
     const auto said = memory::as<KeeperLine>(line);
     if (said.epoch > view.epoch) view = {said.epoch, said.min_epoch, keeper, said.flags};
+    if (said.min_epoch <= said.epoch) min_epoch = std::max(min_epoch, said.min_epoch);
   }
+  view.min_epoch = std::max(view.min_epoch, min_epoch);
   return view;
 }
 
