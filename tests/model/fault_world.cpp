@@ -370,7 +370,7 @@ class FaultWorld final : private pool::Evidence {
     process.is_dead = true;
     ++result_.crashes;
     pass(rng_.below(3) == 0 ? rng_.below(20'000) : 0);  // suspected first, now and then
-    hosts_[2 + index]->complete();
+    hosts_[2 + index]->complete_for(process.fiber);
     exited_.push_back(process.pid);
     start_client(index);
   }

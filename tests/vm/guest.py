@@ -104,7 +104,9 @@ class Guest:
                 "-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=on nokaslr mitigations=off",
                 "-nodefaults", "-no-reboot", "-display", "none",
                 "-serial", f"file:{self.console}",
-                "-chardev", f"socket,id=commands,path={commands},server=on,wait=off", "-serial", "chardev:commands",
+                # Not a serial line: that one loses bytes of what arrives at once while the guest is slow.
+                "-chardev", f"socket,id=commands,path={commands},server=on,wait=off",
+                "-device", "virtio-serial-pci,bus=pcie.0", "-device", "virtserialport,chardev=commands,name=commands",
                 "-qmp", f"unix:{control},server=on,wait=off",
             ]  # fmt: skip
         )

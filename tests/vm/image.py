@@ -9,6 +9,7 @@ import subprocess
 MODULES = [
     "libnvdimm", "nfit", "nd_btt", "nd_pmem", "device_dax", "dax_pmem",
     "cxl_core", "cxl_port", "cxl_acpi", "cxl_pci", "cxl_pmem", "cxl_mem",
+    "virtio_ring", "virtio", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci", "virtio_console",
 ]  # fmt: skip
 
 INIT = r"""#!/bin/sh
@@ -24,8 +25,7 @@ ifconfig lo 127.0.0.1 up
 for module in MODULES; do
   [ -f /modules/$module.ko ] && insmod /modules/$module.ko
 done
-stty -F /dev/ttyS1 raw -echo
-exec 3<>/dev/ttyS1
+exec 3<>/dev/vport0p1
 echo "@@ready 0" >&3
 # A line is TOKEN COMMAND; the answer is what it printed, then a line with the token and the exit code.
 while read -r token command <&3; do

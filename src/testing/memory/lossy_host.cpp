@@ -146,9 +146,10 @@ void LossyHost::order() {
   if (memory_.rng().chance(memory_.options().adversary.order_drains)) drain_through(stamp);
 }
 
-void LossyHost::complete() {
+void LossyHost::complete() { complete_for(memory_.scheduler().current()); }
+
+void LossyHost::complete_for(std::size_t fiber) {
   memory_.tick();
-  const std::size_t fiber = memory_.scheduler().current();
   const std::uint64_t stamp = buffer_.order(fiber);
   if (!broken(Rule::kR4CompleteBeforeTelling)) drain_through(stamp);
   // Loads before it are performed: no later read can overtake them.

@@ -41,6 +41,9 @@ class LossyHost final : public Domain {
   bool has_cached(const void* at) const { return cache_.has(line_number(at, 1)); }
   std::size_t buffered_lines() const { return buffer_.lines(); }
 
+  // complete() for another fiber, which is dead: what a process stored has left its core when it has exited.
+  void complete_for(std::size_t fiber);
+
   // One spontaneous event of this host (LossyMemory's tick).
   void act_up();
 

@@ -288,6 +288,27 @@ TEST(LossyHost, HidesUnorderedWordsOfACoreFromTheOthers) {
 
 #ifdef CACHALOT_RULE_SWITCHES
 
+// A process that was killed has exited: nothing that it stored may reach the device later.
+TEST(LossyHost, DrainsTheOpenLinesOfADeadFiber) {
+  for_all_worlds([](Mood mood, std::uint64_t seed) {
+    World world(seed, mood);
+    bool has_stored = false;
+    const std::size_t dead = world.scheduler.add("dead", [&] {
+      for (std::size_t line = 0; line < 4; ++line) write_word(world.a, line, 7);
+      has_stored = true;
+      while (true) world.scheduler.yield();
+    });
+    world.scheduler.add("another", [&] {
+      while (!has_stored) world.scheduler.yield();
+      world.scheduler.abandon(dead);
+      world.a.complete_for(dead);
+      EXPECT_EQ(world.a.buffered_lines(), 0u);
+      for (std::size_t line = 0; line < 4; ++line) EXPECT_EQ(read_word(world.b, line), 7u);
+    });
+    world.run();
+  });
+}
+
 TEST(LossyHost, ServesAnOldCopyToAReaderThatDoesNotFlush) {
   World world(1, Mood::kCalm);
   world.b.break_rule(Rule::kR3FlushBeforeRead);
