@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,16 +13,12 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set
 
+from ports import free_port
+
 PROXY = Path(__file__).with_name("prefill_decode_proxy.py")
 MODEL = "tiny"  # the name that clients give
 _START_S = 600
 _ANSWER_S = 120
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Place:

@@ -18,13 +18,15 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from page import blocks_of
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "examples/vllm"))
+from ports import free_port  # noqa: E402
 
 #: Pages that a test of their own runs, and the blocks between these two lines of docs/guide/llama.md.
 OTHER_TESTS = {"docs/guide/tiers.md": "tests/guide/storage_test.py"}
@@ -44,12 +46,6 @@ begins() {
 keeps() { begins "$@"; kill $keeper; wait $keeper; }
 trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT
 """
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 class Page:
@@ -76,7 +72,7 @@ class Page:
     def placed(self, text):
         text = re.sub(r"/dev/shm/kv\b", self.pool, text)
         return re.sub(r"(?<=[:*]:)\d{4}\b|(?<=127\.0\.0\.1:)\d{4}\b",
-                      lambda found: self.ports.setdefault(found[0], free_port()), text)
+                      lambda found: self.ports.setdefault(found[0], str(free_port())), text)
 
     def shell(self, script):
         """Returns the error, "": none. The script's processes are a session that ends with it."""

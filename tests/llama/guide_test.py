@@ -10,13 +10,15 @@ import argparse
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 
+CHECKOUT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
+sys.path.append(os.path.join(CHECKOUT, "examples/vllm"))
+from ports import free_port  # noqa: E402
+
 BEGIN, END = "guide_test.py runs what follows", "guide_test.py: end"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-CHECKOUT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
 SEPARATOR = "---- end of the block"
 
 
@@ -30,12 +32,6 @@ def steps_of(page):
         else:
             steps[-1][1] = content
     return steps
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def run(steps, build):

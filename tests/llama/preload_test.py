@@ -10,7 +10,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,17 +20,14 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../engines/llama/demo"))
 from servers import Keeper  # noqa: E402
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../examples/vllm"))
+from ports import free_port  # noqa: E402
+
 PROGRAMS = None  # the command line's
 STORY = ("Once upon a time, there was a little girl named Lily. She loved to play outside in the park. "
          "One day, she saw a big, red ball. ")
 LONG = STORY * 8
 FILLED = re.compile(r"cachalot: sequence \d+: (\d+) tokens, of which (\d+) were there, (\d+) came from the pool")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class LlamaServer:

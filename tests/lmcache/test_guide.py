@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from conftest import HERE
 from engine_process import PROGRAM
-from servers import free_port, kill_group
+from ports import free_port
+from servers import kill_group
 
 ROOT = HERE.parents[1]
 PAGE = "docs/guide/lmcache.md"

@@ -2,13 +2,16 @@
 
 import json
 import shutil
-import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "examples/vllm"))
+from ports import start_at_free_port  # noqa: E402
 
 FILES = Path(__file__).parents[2] / "deploy/prometheus"
 DEADLINE_S = 60
@@ -28,12 +31,6 @@ def status(address, path):
     return 200
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
 def wait_until(predicate):
     until = time.monotonic() + DEADLINE_S
     while not (result := predicate()):
@@ -51,20 +48,26 @@ class Prometheus:
             '"127.0.0.1:9464", "127.0.0.1:9465"', ", ".join(f'"{t}"' for t in targets))
         (folder / "prometheus.yaml").write_text(config)
         shutil.copy(FILES / "alerts.yaml", folder)
-        self.address = f"127.0.0.1:{free_port()}"
         self.log = folder / "log"
+        self.process = start_at_free_port(lambda port: self.start(folder, port))
+
+    def start(self, folder, port):
+        self.address = f"127.0.0.1:{port}"
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(
+            process = subprocess.Popen(
                 ["prometheus", f"--config.file={folder}/prometheus.yaml", f"--storage.tsdb.path={folder}/data",
                  f"--web.listen-address={self.address}"], stdout=log, stderr=log)
-        wait_until(self.is_ready)
+        wait_until(lambda: self.is_ready(process))
+        return process
 
-    def is_ready(self):
-        assert self.process.poll() is None, self.log.read_text()
+    def is_ready(self, process):
         try:
-            return status(self.address, "/-/ready") == 200
+            is_ready = status(self.address, "/-/ready") == 200
         except OSError:
-            return False
+            is_ready = False
+        if process.poll() is not None:  # then it was another server that answered
+            raise RuntimeError(self.log.read_text())
+        return is_ready
 
     def query(self, expression):
         """{labels without instance and job: value}."""

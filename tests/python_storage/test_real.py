@@ -15,16 +15,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "examples/vllm"))
+from ports import free_port  # noqa: E402
+
 SITE = Path(importlib.util.find_spec("pytest").origin).parents[1]
 BLOCK, CAPACITY, BLOCKS, WAIT_S = 65536, 8, 24, 120
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def wait_for(what, condition):
@@ -141,7 +136,7 @@ def test_nixl_keeps_blocks_in_files(programs, start, tmp_path):
 
 def test_mooncake_keeps_blocks_and_its_end_costs_misses_alone(programs, start, tmp_path):
     needs("mooncake")
-    master_port, admin_port, client_port = free_ports(3)
+    master_port, admin_port, client_port = free_port(), free_port(), free_port()
     log = open(tmp_path / "log", "w")
     programs_of_venv = Path(sys.executable).parent
     master = start(programs_of_venv / "mooncake_master", f"--rpc_port={master_port}", f"--metrics_port={admin_port}",

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from conftest import HERE
 from engine_process import PROGRAM
-from servers import free_port, kill_group
+from ports import free_port
+from servers import kill_group
 from test_share import full_pages
 
 ROOT = HERE.parents[1]

@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from servers import Api, free_port, kill_group
+from ports import free_port
+from servers import Api, kill_group
 
 from cachalot.command import PROGRAM
 

@@ -10,7 +10,8 @@ import urllib.error
 import urllib.request
 
 import pytest
-from servers import PROXY, Proxy, free_port
+from ports import free_port
+from servers import PROXY, Proxy
 
 pytest.importorskip("aiohttp")
 import prefill_decode_proxy  # noqa: E402

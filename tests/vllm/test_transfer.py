@@ -8,8 +8,9 @@ import time
 import handover
 import pytest
 from handover import CACHED, DEADLINE_S, cached, is_free
+from ports import free_port
 from processes import Engine
-from servers import Proxy, Server, free_port
+from servers import Proxy, Server
 
 TCP = {"transfer": {"listen": ["tcp:127.0.0.1:0"], "deadline": 20}}
 

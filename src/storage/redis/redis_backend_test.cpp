@@ -16,19 +16,18 @@ namespace cachalot::storage {
 namespace {
 
 void form_cluster(Servers& servers) {
-  std::string buses[3];
-  for (std::string& bus : buses) {
-    bus = std::to_string(free_port());
+  for (std::size_t i = 0; i < 3; ++i) {
     servers.start({"--cluster-enabled", "yes", "--cluster-node-timeout", "3000",
-                   "--cluster-require-full-coverage", "no", "--cluster-port", bus});
+                   "--cluster-require-full-coverage", "no", "--cluster-port", "{peer_port}"});
   }
   for (std::size_t i = 0; i < 3; ++i) {
     const std::string first = std::to_string(i * kRedisSlots / 3);
     const std::string last = std::to_string((i + 1) * kRedisSlots / 3 - 1);
     EXPECT_EQ(ask(servers.at(i), {"CLUSTER", "ADDSLOTSRANGE", first, last}), "OK");
     if (i == 0) continue;
-    EXPECT_EQ(ask(servers.at(0),
-                  {"CLUSTER", "MEET", "127.0.0.1", std::to_string(servers.at(i).port()), buses[i]}),
+    const TestServer& other = servers.at(i);
+    EXPECT_EQ(ask(servers.at(0), {"CLUSTER", "MEET", "127.0.0.1", std::to_string(other.port()),
+                                  std::to_string(other.peer_port())}),
               "OK");
   }
   const auto is_formed = [&](std::size_t i) {

@@ -233,14 +233,13 @@ class TlsServer {
     certificates_ = std::make_unique<Certificates>(folder_);
     certificates_->sign("server", "IP:127.0.0.1,DNS:kv.example");
     certificates_->sign("client", "DNS:client");
-    port_ = free_port();
     Result<TestServer> server = TestServer::start(
-        {"redis-server", "--port", "0", "--tls-port", std::to_string(port_), "--bind", "127.0.0.1",
-         "--save", "", "--dir", folder_, "--tls-cert-file", certificates_->cert("server"),
-         "--tls-key-file", certificates_->key("server"), "--tls-ca-cert-file", certificates_->ca(),
+        {"redis-server", "--port", "0", "--tls-port", "{port}", "--bind", "127.0.0.1", "--save", "",
+         "--dir", folder_, "--tls-cert-file", certificates_->cert("server"), "--tls-key-file",
+         certificates_->key("server"), "--tls-ca-cert-file", certificates_->ca(),
          "--tls-auth-clients", clients},
-        port_, folder_);
-    EXPECT_TRUE(server) << server.error().message;
+        folder_);
+    if (!server) throw std::runtime_error(server.error().message);
     server_ = std::make_unique<TestServer>(*std::move(server));
   }
   ~TlsServer() {
@@ -248,17 +247,16 @@ class TlsServer {
     std::filesystem::remove_all(folder_);
   }
   std::string text(const std::string& host = "127.0.0.1", std::uint16_t port = 0) const {
-    return "rediss://" + host + ":" + std::to_string(port == 0 ? port_ : port) +
+    return "rediss://" + host + ":" + std::to_string(port == 0 ? server_->port() : port) +
            "?ca=" + certificates_->ca();
   }
-  std::uint16_t port() const { return port_; }
+  std::uint16_t port() const { return server_->port(); }
   const std::string& folder() const { return folder_; }
   const Certificates& certificates() const { return *certificates_; }
 
  private:
   std::string folder_;
   std::unique_ptr<Certificates> certificates_;
-  std::uint16_t port_ = 0;
   std::unique_ptr<TestServer> server_;
 };
 

@@ -34,14 +34,9 @@ class Moto {
   Moto() {
     char name[] = "/var/tmp/cachalot_s3.XXXXXX";
     folder_ = mkdtemp(name);
-    const std::uint16_t port = free_port();
     Result<TestServer> server = TestServer::start(
-        {"python3", "-m", "moto.server", "-H", "127.0.0.1", "-p", std::to_string(port)}, port,
-        folder_);
-    if (!server) {
-      ADD_FAILURE() << server.error().message;
-      std::abort();
-    }
+        {"python3", "-m", "moto.server", "-H", "127.0.0.1", "-p", "{port}"}, folder_);
+    if (!server) throw std::runtime_error(server.error().message);
     server_ = std::make_unique<TestServer>(*std::move(server));
     make_bucket();
   }
@@ -161,12 +156,11 @@ INSTANTIATE_TEST_SUITE_P(S3, StorageDamage,
 // Names, queries and headers as the backend has them, and stranger ones.
 TEST(S3SignatureTest, AHundredRandomRequestsAreSignedAsByBotocore) {
   if (!python_has("botocore.auth")) GTEST_SKIP() << "botocore is not installed";
-  const std::uint16_t port = free_port();
-  const Result<TestServer> server = TestServer::start(
-      {"python3", CACHALOT_SIGNATURE_SERVER, std::to_string(port)}, port, "/var/tmp");
+  const Result<TestServer> server =
+      TestServer::start({"python3", CACHALOT_SIGNATURE_SERVER, "{port}"}, "/var/tmp");
   ASSERT_TRUE(server) << server.error().message;
   S3Options options;
-  options.endpoint = "http://127.0.0.1:" + std::to_string(port);
+  options.endpoint = "http://127.0.0.1:" + std::to_string(server->port());
   options.region = "eu-west-7";
   options.access_key = "AKIDEXAMPLE";
   options.secret_key = "wJalr/EXAMPLE+KEY";

@@ -33,10 +33,9 @@ class S3Field : public ::testing::Test {
     std::filesystem::remove_all(folder_);
   }
   void start(std::vector<std::string> more) {
-    const std::uint16_t port = free_port();
-    std::vector<std::string> arguments{"python3", CACHALOT_S3_SERVER, std::to_string(port)};
+    std::vector<std::string> arguments{"python3", CACHALOT_S3_SERVER, "{port}"};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    Result<TestServer> server = TestServer::start(arguments, port, folder_);
+    Result<TestServer> server = TestServer::start(arguments, folder_);
     ASSERT_TRUE(server) << server.error().message;
     server_ = std::make_unique<TestServer>(*std::move(server));
   }

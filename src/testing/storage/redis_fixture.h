@@ -1,13 +1,13 @@
 // Redis servers of a test's process, and questions to them by hiredis alone.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <hiredis/hiredis.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <initializer_list>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -26,14 +26,11 @@ class Servers {
     servers_.clear();
     std::filesystem::remove_all(folder_);
   }
-  TestServer& start(std::vector<std::string> more = {}) {
+  TestServer& start(const std::vector<std::string>& more = {}) {
     const std::string folder = folder_ + "/" + std::to_string(servers_.size());
     std::filesystem::create_directory(folder);
-    Result<TestServer> server = start_redis(folder, std::move(more));
-    if (!server) {
-      ADD_FAILURE() << server.error().message;
-      std::abort();
-    }
+    Result<TestServer> server = start_redis(folder, more);
+    if (!server) throw std::runtime_error(server.error().message);
     servers_.push_back(std::make_unique<TestServer>(*std::move(server)));
     return *servers_.back();
   }
@@ -52,6 +49,11 @@ class Servers {
 // One command. @return the reply as text
 inline std::string ask(const TestServer& server, std::initializer_list<std::string> words) {
   redisContext* const context = redisConnect("127.0.0.1", server.port());
+  if (context == nullptr || context->err != 0) {
+    std::string error = context == nullptr ? "no memory" : context->errstr;
+    redisFree(context);
+    return error;
+  }
   std::vector<const char*> texts;
   std::vector<std::size_t> sizes;
   for (const std::string& word : words) {

@@ -26,10 +26,9 @@ class EtcdServer {
     char name[] = "/dev/shm/cachalot_etcd.XXXXXX";
     if (mkdtemp(name) == nullptr) return Error::make(Code::kIo, "%s: mkdtemp", name);
     std::unique_ptr<EtcdServer> etcd(new EtcdServer(name));
-    const std::uint16_t port = storage::free_port();
     const std::string client =
-        (tls.empty() ? "http" : "https") + std::string("://127.0.0.1:") + std::to_string(port);
-    const std::string peer = "http://127.0.0.1:" + std::to_string(storage::free_port());
+        (tls.empty() ? "http" : "https") + std::string("://127.0.0.1:{port}");
+    const std::string peer = "http://127.0.0.1:{peer_port}";
     std::vector<std::string> command = {"etcd",
                                         "--data-dir",
                                         "data",
@@ -45,7 +44,7 @@ class EtcdServer {
                                         "default=" + peer};
     command.insert(command.end(), tls.begin(), tls.end());
     CACHALOT_TRY_ASSIGN(storage::TestServer server,
-                        storage::TestServer::start(command, port, etcd->folder_));
+                        storage::TestServer::start(command, etcd->folder_));
     etcd->server_ = std::make_unique<storage::TestServer>(std::move(server));
     return etcd;
   }
