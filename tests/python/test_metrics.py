@@ -220,12 +220,15 @@ def test_a_healthy_pool_raises_no_alert(keeper, prometheus):
 
 @pytest.fixture
 def storing_keeper(tmp_path):
-    """As keeper, with storage behind the pool, which joins within a second, and peers."""
+    """As keeper, with storage behind the pool, which joins within a second, peers, and a namespace that has a quota."""
     pool = pool_path()
     process, ready = start_keeper(pool, "--create", "--block-bytes", str(GEOMETRY.block_bytes),
                                   "--capacity-blocks", str(CAPACITY), "--storage", "null:", "--peers",
-                                  f"file:{tmp_path}/peers", "--peer-listen", "tcp:127.0.0.1:0")
-    wait_until(lambda: all(name in get(ready["metrics"], "/metrics")[0] for name in ("cachalot_storage_up", "cachalot_peers")))
+                                  f"file:{tmp_path}/peers", "--peer-listen", "tcp:127.0.0.1:0",
+                                  "--quota", "default=64KiB")
+    assert run(sys.executable, "-m", "cachalot.command", "put", "value", "--pool", pool, text="x")[0] == 0
+    parts = ("cachalot_storage_up", "cachalot_peers", "cachalot_namespace_")
+    wait_until(lambda: all(name in get(ready["metrics"], "/metrics")[0] for name in parts))
     yield pool, ready["metrics"]
     end(process)
     os.unlink(pool)
