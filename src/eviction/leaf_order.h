@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "eviction/structure/node_memory.h"
+#include "eviction/node_memory.h"
 
 namespace cachalot::eviction {
 
