@@ -30,36 +30,7 @@ TEST_P(EveryPair, HandsOverTheBytesOfTheModelAndFreesThePages) {
   const KvGeometry model = small_model(c.attention);
   LiveInstance prefill("p", model, c.p_tp, c.p_pp, tokens, rng, c.listen);
   LiveInstance decode("d", model, c.d_tp, c.d_pp, tokens, rng, c.listen);
-  prefill.memory.fill(0, tokens);
-  const OfferId id = *random_offer_id();
-  for (std::size_t r = 0; r < prefill.ranks.size(); ++r) {
-    const Status offered = prefill.ranks[r].offer(
-        {.id = id, .pages = prefill.pages(r, tokens), .tokens = tokens, .deadline_ns = kLong});
-    ASSERT_TRUE(offered.ok()) << offered.error().message;
-  }
-  std::vector<std::vector<std::vector<std::uint64_t>>> before;
-  std::vector<AskId> asks;
-  for (std::size_t r = 0; r < decode.ranks.size(); ++r)
-    before.push_back(decode.memory.cache(r).memory());
-  for (std::size_t r = 0; r < decode.ranks.size(); ++r) {
-    const Result<AskId> ask = decode.ranks[r].ask(
-        prefill.reference(id, tokens),
-        {.pages = decode.pages(r, tokens, first), .first_token = first, .deadline_ns = kLong});
-    ASSERT_TRUE(ask.ok()) << ask.error().message;
-    asks.push_back(*ask);
-  }
-  for (std::size_t r = 0; r < decode.ranks.size(); ++r) {
-    const AskStatus status = *decode.ranks[r].wait(asks[r]);
-    ASSERT_EQ(status.state, HandoverState::kDone) << "rank " << r << ": " << status.error.message;
-  }
-  expect_model_bytes(decode, first, tokens, before);
-  // Also the ranks whose bytes were not needed are free again.
-  for (TransferRank& rank : prefill.ranks) {
-    const auto end = ended(rank);
-    ASSERT_TRUE(end.has_value());
-    EXPECT_TRUE(end->status.ok()) << end->status.error().message;
-    EXPECT_EQ(rank.statistics().open_offers, 0u);
-  }
+  hand_over(prefill, decode, tokens, first);
 }
 
 std::vector<HandoverCase> every_pair() {
@@ -531,8 +502,7 @@ TEST_F(InRegistry, RanksOfADirectoryFindEachOtherByName) {
   {
     LiveInstance prefill("p", model, 2, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry);
     LiveInstance decode("d", model, 1, 1, tokens, rng, "auto", "test", registry);
-    const std::vector<std::vector<std::vector<std::uint64_t>>> before = {
-        decode.memory.cache(0).memory()};
+    const InstanceMemory before = {decode.memory.cache(0).memory()};
     const AskStatus status = *decode.ranks[0].wait(ask_all(prefill, decode, *random_offer_id()));
     EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
     expect_model_bytes(decode, 0, tokens, before);
@@ -565,8 +535,7 @@ TEST_F(InRegistry, RanksWithTheSameClusterKeyHandOverAndOthersGetNothing) {
     };
     LiveInstance prefill = instance("p", keys[0]), decode = instance("d", keys[0]);
     LiveInstance another = instance("d2", keys[1]), none = instance("d3", "");
-    const std::vector<std::vector<std::vector<std::uint64_t>>> before = {
-        decode.memory.cache(0).memory()};
+    const InstanceMemory before = {decode.memory.cache(0).memory()};
     const AskStatus status = *decode.ranks[0].wait(ask_all(prefill, decode, *random_offer_id()));
     EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
     expect_model_bytes(decode, 0, tokens, before);
@@ -608,8 +577,7 @@ TEST_F(InRegistry, HandOversGoOnWhileEtcdIsDownAndNewPeersAreFoundAfterwards) {
   const std::string registry = "etcd://" + etcd->endpoint() + "/cachalot?ttl_s=3";
   LiveInstance prefill("p", model, 1, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry);
   LiveInstance decode("d", model, 1, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry);
-  const std::vector<std::vector<std::vector<std::uint64_t>>> before = {
-      decode.memory.cache(0).memory()};
+  const InstanceMemory before = {decode.memory.cache(0).memory()};
 
   const OfferId first = *random_offer_id(), second = *random_offer_id();
   const AskId running = ask_all(prefill, decode, first, 1);
