@@ -1,7 +1,7 @@
 // Ranks of one machine that hold the same bytes fetch them once, and copy from each other.
-#include <filesystem>
 
 #include "base/rng.h"
+#include "testing/os/scratch_folder.h"
 #include "testing/transfer/live_instance.h"
 #include "testing/transfer/proofs.h"
 #include "testing/transfer/raw_peer.h"
@@ -329,25 +329,21 @@ TEST_F(Copies, WithoutAddressesOrWithWrongOnesIsOneClearError) {
 }
 
 TEST_F(Copies, RanksFindEachOtherInARegistry) {
-  char folder[] = "/tmp/cachalot_copies.XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  {
-    LiveInstance found("r", model, 2, 1, tokens, rng, "tcp:127.0.0.1:0", "test",
-                       "file:" + std::string(folder), {0, 0});
-    offer_all(prefill, id, tokens);
-    const InstanceMemory before = memory_of(found);
-    std::vector<AskId> asks;
-    for (std::size_t r = 0; r < 2; ++r) {
-      asks.push_back(*found.ranks[r].ask(prefill.reference(id, tokens),
-                                         {.pages = found.pages(r, tokens), .deadline_ns = kLong}));
-    }
-    for (std::size_t r = 0; r < 2; ++r) {
-      const AskStatus status = *found.ranks[r].wait(asks[r]);
-      EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
-    }
-    expect_model_bytes(found, 0, tokens, before);
+  const os::ScratchFolder folder;
+  LiveInstance found("r", model, 2, 1, tokens, rng, "tcp:127.0.0.1:0", "test",
+                     "file:" + folder.path(), {0, 0});
+  offer_all(prefill, id, tokens);
+  const InstanceMemory before = memory_of(found);
+  std::vector<AskId> asks;
+  for (std::size_t r = 0; r < 2; ++r) {
+    asks.push_back(*found.ranks[r].ask(prefill.reference(id, tokens),
+                                       {.pages = found.pages(r, tokens), .deadline_ns = kLong}));
   }
-  std::filesystem::remove_all(folder);
+  for (std::size_t r = 0; r < 2; ++r) {
+    const AskStatus status = *found.ranks[r].wait(asks[r]);
+    EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
+  }
+  expect_model_bytes(found, 0, tokens, before);
 }
 
 }  // namespace

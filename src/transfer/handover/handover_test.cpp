@@ -1,10 +1,10 @@
 #include <cachalot/transfer.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
+#include "testing/os/scratch_folder.h"
 #include "testing/transfer/etcd_server.h"
 #include "testing/transfer/live_instance.h"
 #include "transfer/handover/instance.h"
@@ -496,79 +496,67 @@ struct InRegistry : ::testing::Test {
 };
 
 TEST_F(InRegistry, RanksOfADirectoryFindEachOtherByName) {
-  char folder[] = "/tmp/cachalot_registry.XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  const std::string registry = "file:" + std::string(folder);
-  {
-    LiveInstance prefill("p", model, 2, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry);
-    LiveInstance decode("d", model, 1, 1, tokens, rng, "auto", "test", registry);
-    const InstanceMemory before = {decode.memory.cache(0).memory()};
-    const AskStatus status = *decode.ranks[0].wait(ask_all(prefill, decode, *random_offer_id()));
-    EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
-    expect_model_bytes(decode, 0, tokens, before);
+  const os::ScratchFolder folder;
+  const std::string registry = "file:" + folder.path();
+  LiveInstance prefill("p", model, 2, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry);
+  LiveInstance decode("d", model, 1, 1, tokens, rng, "auto", "test", registry);
+  const InstanceMemory before = {decode.memory.cache(0).memory()};
+  const AskStatus status = *decode.ranks[0].wait(ask_all(prefill, decode, *random_offer_id()));
+  EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
+  expect_model_bytes(decode, 0, tokens, before);
 
-    KvReference unknown = nameless(prefill, *random_offer_id(), tokens);
-    unknown.instance = "nobody";
-    const AskStatus none = *decode.ranks[0].wait(
-        *decode.ranks[0].ask(unknown, {.pages = decode.pages(0, tokens), .deadline_ns = kLong}));
-    EXPECT_EQ(none.error.code, Code::kNotFound);
-    EXPECT_NE(std::string(none.error.message).find("nobody/"), std::string::npos)
-        << none.error.message;
-  }
-  std::filesystem::remove_all(folder);
+  KvReference unknown = nameless(prefill, *random_offer_id(), tokens);
+  unknown.instance = "nobody";
+  const AskStatus none = *decode.ranks[0].wait(
+      *decode.ranks[0].ask(unknown, {.pages = decode.pages(0, tokens), .deadline_ns = kLong}));
+  EXPECT_EQ(none.error.code, Code::kNotFound);
+  EXPECT_NE(std::string(none.error.message).find("nobody/"), std::string::npos)
+      << none.error.message;
 }
 
 TEST_F(InRegistry, RanksWithTheSameClusterKeyHandOverAndOthersGetNothing) {
-  char folder[] = "/tmp/cachalot_registry.XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  const std::string registry = "file:" + std::string(folder) + "/peers";
+  const os::ScratchFolder folder;
+  const std::string registry = "file:" + folder.path("peers");
   std::string keys[2];
   for (std::size_t i = 0; i < 2; ++i) {
-    keys[i] = std::string(folder) + "/key" + std::to_string(i);
+    keys[i] = folder.path("key" + std::to_string(i));
     std::ofstream(keys[i]) << std::string(64, static_cast<char>('a' + i));
     std::filesystem::permissions(keys[i], std::filesystem::perms::owner_read);
   }
-  {
-    const auto instance = [&](const char* name, const std::string& key) {
-      return LiveInstance(name, model, 1, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry, {},
-                          nullptr, key);
-    };
-    LiveInstance prefill = instance("p", keys[0]), decode = instance("d", keys[0]);
-    LiveInstance another = instance("d2", keys[1]), none = instance("d3", "");
-    const InstanceMemory before = {decode.memory.cache(0).memory()};
-    const AskStatus status = *decode.ranks[0].wait(ask_all(prefill, decode, *random_offer_id()));
-    EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
-    expect_model_bytes(decode, 0, tokens, before);
-    // By name: the record has another tag. By address: the link does not open.
-    const AskStatus by_name = *another.ranks[0].wait(ask_all(prefill, another, *random_offer_id()));
-    EXPECT_EQ(by_name.error.code, Code::kPermission) << by_name.error.message;
-    for (LiveInstance* const stranger : {&another, &none}) {
-      const AskStatus by_address = *stranger->ranks[0].wait(
-          *stranger->ranks[0].ask(prefill.reference(*random_offer_id(), tokens),
-                                  {.pages = stranger->pages(0, tokens), .deadline_ns = kLong}));
-      EXPECT_EQ(by_address.error.code, Code::kPermission) << by_address.error.message;
-    }
+  const auto instance = [&](const char* name, const std::string& key) {
+    return LiveInstance(name, model, 1, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry, {},
+                        nullptr, key);
+  };
+  LiveInstance prefill = instance("p", keys[0]), decode = instance("d", keys[0]);
+  LiveInstance another = instance("d2", keys[1]), none = instance("d3", "");
+  const InstanceMemory before = {decode.memory.cache(0).memory()};
+  const AskStatus status = *decode.ranks[0].wait(ask_all(prefill, decode, *random_offer_id()));
+  EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
+  expect_model_bytes(decode, 0, tokens, before);
+  // By name: the record has another tag. By address: the link does not open.
+  const AskStatus by_name = *another.ranks[0].wait(ask_all(prefill, another, *random_offer_id()));
+  EXPECT_EQ(by_name.error.code, Code::kPermission) << by_name.error.message;
+  for (LiveInstance* const stranger : {&another, &none}) {
+    const AskStatus by_address = *stranger->ranks[0].wait(
+        *stranger->ranks[0].ask(prefill.reference(*random_offer_id(), tokens),
+                                {.pages = stranger->pages(0, tokens), .deadline_ns = kLong}));
+    EXPECT_EQ(by_address.error.code, Code::kPermission) << by_address.error.message;
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST_F(InRegistry, AClosedRankIsNotFoundAndItsNameIsFree) {
-  char folder[] = "/tmp/cachalot_registry.XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  const std::string registry = "file:" + std::string(folder);
-  {
-    LiveInstance prefill("p", model, 1, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry);
-    LiveInstance decode("d", model, 1, 1, tokens, rng, "auto", "test", registry);
-    prefill.ranks[0].close();
-    const AskStatus none = *decode.ranks[0].wait(
-        *decode.ranks[0].ask(nameless(prefill, *random_offer_id(), tokens),
-                             {.pages = decode.pages(0, tokens), .deadline_ns = kLong}));
-    EXPECT_EQ(none.error.code, Code::kNotFound) << none.error.message;
-    prefill.start(0, "auto");  // while the closed one lives
-    const AskStatus again = *decode.ranks[0].wait(ask_all(prefill, decode, *random_offer_id()));
-    EXPECT_EQ(again.state, HandoverState::kDone) << again.error.message;
-  }
-  std::filesystem::remove_all(folder);
+  const os::ScratchFolder folder;
+  const std::string registry = "file:" + folder.path();
+  LiveInstance prefill("p", model, 1, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry);
+  LiveInstance decode("d", model, 1, 1, tokens, rng, "auto", "test", registry);
+  prefill.ranks[0].close();
+  const AskStatus none = *decode.ranks[0].wait(
+      *decode.ranks[0].ask(nameless(prefill, *random_offer_id(), tokens),
+                           {.pages = decode.pages(0, tokens), .deadline_ns = kLong}));
+  EXPECT_EQ(none.error.code, Code::kNotFound) << none.error.message;
+  prefill.start(0, "auto");  // while the closed one lives
+  const AskStatus again = *decode.ranks[0].wait(ask_all(prefill, decode, *random_offer_id()));
+  EXPECT_EQ(again.state, HandoverState::kDone) << again.error.message;
 }
 
 TEST_F(InRegistry, HandOversGoOnWhileEtcdIsDownAndNewPeersAreFoundAfterwards) {
