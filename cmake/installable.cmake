@@ -3,6 +3,9 @@
 foreach(target cachalot cachalot-memory cachalot-simulate cachalot-bench cachalot_shared cachalot_torch_plugin cachalot_python_storage)
   string(APPEND files "$<$<TARGET_EXISTS:${target}>:$<TARGET_FILE:${target}>>;")
 endforeach()
+foreach(program cachalot cachalot-memory cachalot-simulate cachalot-bench)
+  string(APPEND files "$<$<TARGET_EXISTS:${program}>:${PROJECT_BINARY_DIR}/manual/${program}.written>;")
+endforeach()
 install(CODE "
   set(files \"${files}\")
   foreach(file IN LISTS files)

@@ -1,5 +1,5 @@
 // Commands and their flags. A thin wrapper: the calls have the names and meanings of CLI11, whose header costs seconds
-// of processor time in each file that includes it. Only flags.cpp, flag_file.cpp and program.cpp do.
+// of processor time in each file that includes it. Only flags.cpp, flag_file.cpp, manual.cpp and program.cpp do.
 #pragma once
 
 #include <cachalot/result.h>

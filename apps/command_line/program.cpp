@@ -20,6 +20,8 @@
 #include <vector>
 
 #include "base/words.h"
+#include "command_tree.h"
+#include "manual.h"
 #include "os/memory.h"
 
 namespace cachalot::apps {
@@ -34,11 +36,7 @@ int usage_error(const std::string& text, const std::string& command) {
   return kExitUsage;
 }
 
-std::vector<CLI::App*> commands_of(CLI::App& app) {
-  return app.get_subcommands([](CLI::App*) { return true; });
-}
-
-std::string names_of(CLI::App& app) {
+std::string names_of(const CLI::App& app) {
   std::string names;
   for (const CLI::App* command : commands_of(app)) {
     names += (names.empty() ? "" : ", ") + command->get_name();
@@ -53,16 +51,15 @@ bool find_command(CLI::App& app, int argc, char** argv, CLI::App*& command, int&
                   std::string& unknown) {
   command = &app;
   for (words = 1; words < argc && argv[words][0] != '-'; ++words) {
-    const std::vector<CLI::App*> known = commands_of(*command);
+    const std::vector<const CLI::App*> known = commands_of(*command);
     if (known.empty()) return true;
-    const auto next = std::find_if(known.begin(), known.end(), [&](const CLI::App* candidate) {
-      return candidate->get_name() == argv[words];
-    });
-    if (next == known.end()) {
+    const bool is_known = std::ranges::any_of(
+        known, [&](const CLI::App* candidate) { return candidate->get_name() == argv[words]; });
+    if (!is_known) {
       unknown = argv[words];
       return false;
     }
-    command = *next;
+    command = command->get_subcommand(argv[words]);
   }
   return true;
 }
@@ -107,11 +104,6 @@ int print_help(const CLI::App& command, const std::string& parent_name) {
   return kExitDone;
 }
 
-std::string full_name(const CLI::App* command) {
-  const CLI::App* const parent = command->get_parent();
-  return parent == nullptr ? command->get_name() : full_name(parent) + " " + command->get_name();
-}
-
 // A line for each word that may come after these: commands, or flags. None: a value is expected, perhaps a file.
 int print_next_words(CLI::App& app, int argc, char** argv) {
   CLI::App* command = nullptr;
@@ -140,6 +132,10 @@ int run(const Program& program, int argc, char** argv) {
 
   if (argc > 1 && argv[argc - 1] == std::string_view(kCompleteWord))
     return print_next_words(app, argc - 1, argv);
+  if (argc > 2 && argv[argc - 2] == std::string_view(kManualWord)) {
+    const Status written = write_manual(app, program.version, argv[argc - 1]);
+    return written ? kExitDone : fail(written.error());
+  }
   CLI::App* command = nullptr;
   int words = 0;
   std::string unknown;

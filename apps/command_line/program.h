@@ -16,6 +16,8 @@ struct Program {
 
 // As the last word of a command line: the program prints the words that may come in its place, a line each.
 inline constexpr const char* kCompleteWord = "__complete";
+// Before the last word: the program writes its manual pages into the folder of that name.
+inline constexpr const char* kManualWord = "__manual";
 
 // @return the exit code
 int run_program(const Program& program, int argc, char** argv);

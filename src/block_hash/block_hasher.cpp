@@ -19,9 +19,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "what is hashed is little-endian");
 
-constexpr HashAlgorithm kAlgorithms[] = {HashAlgorithm::kXxh3, HashAlgorithm::kSha256Cbor,
-                                         HashAlgorithm::kXxhashCbor};
-
 // Of an engine without PYTHONHASHSEED.
 constexpr std::string_view kVllmSeed = "vllm-none-hash";
 
@@ -137,18 +134,6 @@ const char* hash_algorithm_name(HashAlgorithm algorithm) {
       return "xxhash_cbor";
   }
   return "unknown";
-}
-
-Result<HashAlgorithm> parse_hash_algorithm(std::string_view name) {
-  std::string known;
-  for (const HashAlgorithm algorithm : kAlgorithms) {
-    if (name == hash_algorithm_name(algorithm)) return algorithm;
-    known += known.empty() ? "" : ", ";
-    known += hash_algorithm_name(algorithm);
-  }
-  const std::string shown(name.substr(0, 60));
-  return Error::make(Code::kInvalidArgument, "hash: %s is unknown, expected one of: %s",
-                     shown.c_str(), known.c_str());
 }
 
 BlockHash Digest::block_hash() const {

@@ -39,8 +39,6 @@ using cachalot::HashAlgorithm;
 
 // "xxh3_128", "sha256_cbor", "xxhash_cbor".
 const char* hash_algorithm_name(HashAlgorithm algorithm);
-// @errors kInvalidArgument: no such algorithm; the message lists those there are
-Result<HashAlgorithm> parse_hash_algorithm(std::string_view name);
 
 // A whole digest, which is what is chained: 16 bytes, or 32 of SHA-256.
 struct Digest {

@@ -197,17 +197,7 @@ TEST(HashBlocks, HashesWholeBlocksInAChainAndLeavesAPartialOneOut) {
   }
 }
 
-TEST(HashAlgorithmNames, AreReadBackAndListedWhenUnknown) {
-  for (const HashAlgorithm algorithm :
-       {HashAlgorithm::kXxh3, HashAlgorithm::kSha256Cbor, HashAlgorithm::kXxhashCbor}) {
-    const Result<HashAlgorithm> parsed = parse_hash_algorithm(hash_algorithm_name(algorithm));
-    ASSERT_TRUE(parsed);
-    EXPECT_EQ(*parsed, algorithm);
-  }
-  const Result<HashAlgorithm> unknown = parse_hash_algorithm("md5");
-  ASSERT_FALSE(unknown);
-  EXPECT_STREQ(unknown.error().message,
-               "hash: md5 is unknown, expected one of: xxh3_128, sha256_cbor, xxhash_cbor");
+TEST(BlockHasher, OfVllmTakesVllmsAlgorithmsOnly) {
   EXPECT_EQ(BlockHasher::vllm(HashAlgorithm::kXxh3, "0").error().code, Code::kInvalidArgument);
 }
 

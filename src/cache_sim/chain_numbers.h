@@ -17,7 +17,7 @@
 
 #include "base/huge_allocator.h"
 #include "base/rng.h"
-#include "eviction/node.h"
+#include "eviction/structure/node.h"
 
 namespace cachalot::cache_sim {
 

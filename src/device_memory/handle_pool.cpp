@@ -66,17 +66,6 @@ void HandlePool::put(Handle handle) {
   is_ready_.insert(handle.value);
 }
 
-Handle HandlePool::pick(bool oldest) {
-  const Handle handle = oldest ? ready_.front() : ready_.back();
-  if (oldest) {
-    ready_.pop_front();
-  } else {
-    ready_.pop_back();
-  }
-  is_ready_.erase(handle.value);
-  return handle;
-}
-
 void HandlePool::wake_below_low_mark() {
   if (filling_ || ready_.size() >= options_.low_handles) return;
   filling_ = true;
@@ -85,7 +74,9 @@ void HandlePool::wake_below_low_mark() {
 
 // With the lock held, and a handle ready.
 Handle HandlePool::take_ready() {
-  const Handle handle = pick(/*oldest*/ true);
+  const Handle handle = ready_.front();
+  ready_.pop_front();
+  is_ready_.erase(handle.value);
   ++counts_.taken_ready;
   wake_below_low_mark();
   return handle;
@@ -132,22 +123,6 @@ Status HandlePool::give_back(Handle handle) {
     ++counts_.released;
   }
   return backend_.release(handle);
-}
-
-Result<std::uint64_t> HandlePool::trim(std::uint64_t keep_handles) {
-  std::deque<Handle> spare;
-  {
-    const std::lock_guard lock(mutex_);
-    filling_ = false;
-    // The oldest stay: they lie in a row.
-    while (ready_.size() > keep_handles) {
-      spare.push_back(pick(/*oldest*/ false));
-    }
-    counts_.released += spare.size();
-  }
-  rest_.notify_all();
-  for (const Handle handle : spare) CACHALOT_TRY(backend_.release(handle));
-  return spare.size() * options_.handle_bytes;
 }
 
 void HandlePool::wait_until_filled() {

@@ -5,8 +5,7 @@
 // 1. Below the low mark the thread begins, at the high mark it rests. It also rests when the device is
 //    full, until the next take(): it does not ask over and over.
 // 2. First in, first out: handles created in a row are taken in a row, and lie in a row (memfd).
-// 3. A ready handle is mapped nowhere, and counts as physical memory: a caller that needs it for another
-//    size calls trim().
+// 3. A ready handle is mapped nowhere, and counts as physical memory.
 // 4. When the pool is gone, so are its thread and its ready handles; those that were taken are their
 //    takers'.
 //
@@ -58,8 +57,6 @@ class HandlePool {
   // @errors kInvalidArgument: released, of another size, still mapped, or given back already
   Status give_back(Handle handle);
 
-  // Releases ready handles until so many are left. @return the bytes released
-  Result<std::uint64_t> trim(std::uint64_t keep_handles);
   // Waits until the thread rests.
   void wait_until_filled();
 
@@ -74,7 +71,6 @@ class HandlePool {
   // With the lock held.
   void wake_below_low_mark();
   void put(Handle handle);
-  Handle pick(bool oldest);
   Handle take_ready();
 
   Backend& backend_;

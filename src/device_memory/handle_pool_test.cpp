@@ -133,20 +133,6 @@ TEST_F(PoolOnModel, AFullDeviceIsAskedOnceATakeAndNotInALoop) {
   EXPECT_TRUE(pool->take());
 }
 
-TEST_F(PoolOnModel, GivesItsMemoryToOthersWhenTold) {
-  const auto pool = start(2, 8);
-  const Handle oldest = *pool->take();
-  EXPECT_EQ(*pool->trim(3), 4 * kChunk);
-  EXPECT_EQ(pool->ready(), 3u);
-  EXPECT_EQ(model_->physical_bytes(), 4 * kChunk);
-  EXPECT_EQ(*pool->trim(3), 0u);
-  EXPECT_EQ(pool->take()->value, oldest.value + 1) << "the oldest ones stay";
-  EXPECT_EQ(*pool->trim(0), 2 * kChunk);
-  EXPECT_TRUE(pool->take());
-  pool->wait_until_filled();
-  EXPECT_EQ(pool->ready(), 8u);
-}
-
 TEST_F(PoolOnModel, LeavesNothingReadyBehindAndLeavesTakenHandlesAlone) {
   Handle taken;
   {
@@ -181,9 +167,6 @@ TEST_F(PoolOnModel, NoHandleHasTwoTakers) {
         }
         EXPECT_TRUE(model_->unmap(range, 3 * kChunk));
         for (const Handle handle : handles) EXPECT_TRUE(pool->give_back(handle));
-        if (round % 64 == 0) {
-          EXPECT_TRUE(pool->trim(4));
-        }
       }
     });
   }

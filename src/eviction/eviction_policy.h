@@ -14,9 +14,9 @@
 #include <memory>
 #include <string_view>
 
-#include "eviction/node.h"
 #include "eviction/policy_kind.h"
 #include "eviction/residency.h"
+#include "eviction/structure/node.h"
 
 namespace cachalot::eviction {
 

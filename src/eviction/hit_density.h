@@ -37,11 +37,11 @@
 
 #include "eviction/eviction_policy.h"
 #include "eviction/holds.h"
+#include "eviction/leaf_buckets.h"
 #include "eviction/residency.h"
 #include "eviction/seen_blocks.h"
 #include "eviction/shadow_guard.h"
 #include "eviction/structure/density_table.h"
-#include "eviction/structure/leaf_buckets.h"
 
 namespace cachalot::eviction {
 

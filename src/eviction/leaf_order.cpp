@@ -50,13 +50,6 @@ Rank LeafOrder::rank(const LeafHistory& leaf) const {
   return {};
 }
 
-const char* leaf_order_name(LeafOrderKind kind) {
-  for (const OrderRow& row : kOrders) {
-    if (row.kind == kind) return row.name;
-  }
-  return "unknown";
-}
-
 std::string leaf_order_names() {
   std::string list;
   for (const OrderRow& row : kOrders) {

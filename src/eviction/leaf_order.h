@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "eviction/structure/node_memory.h"
+#include "eviction/node_memory.h"
 
 namespace cachalot::eviction {
 
@@ -42,7 +42,6 @@ struct LeafOrder {
   bool is_raised_by_uses() const { return kind != LeafOrderKind::kMru; }
 };
 
-const char* leaf_order_name(LeafOrderKind kind);
 // "lru, lfu, …"
 std::string leaf_order_names();
 // Upper and lower case are the same.

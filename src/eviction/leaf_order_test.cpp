@@ -68,7 +68,6 @@ TEST(LeafOrder, IsFoundByItsNameInAnyCase) {
     ASSERT_TRUE(order) << name;
     EXPECT_EQ(order->kind, LeafOrderKind::kSlru);
   }
-  EXPECT_STREQ(leaf_order_name(LeafOrderKind::kLengthAware), "length_aware");
 }
 
 // Case 20.

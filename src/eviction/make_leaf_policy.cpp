@@ -3,7 +3,7 @@
 #include "base/check.h"
 #include "eviction/hit_density.h"
 #include "eviction/leaf_lru.h"
-#include "eviction/structure/ranked_leaves.h"
+#include "eviction/ranked_leaves.h"
 
 namespace cachalot::eviction {
 

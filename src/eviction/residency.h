@@ -13,7 +13,7 @@
 
 #include "base/check.h"
 #include "base/huge_allocator.h"
-#include "eviction/node.h"
+#include "eviction/structure/node.h"
 
 namespace cachalot::eviction {
 

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "base/huge_allocator.h"
-#include "eviction/node.h"
 #include "eviction/shadow_guard.h"
 #include "eviction/structure/name_table.h"
+#include "eviction/structure/node.h"
 
 namespace cachalot::eviction {
 

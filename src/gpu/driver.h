@@ -38,7 +38,6 @@ inline constexpr int kCaptureImplicit = 906;  // the legacy stream, while anothe
 inline constexpr int kMultiprocessors = 16;
 inline constexpr int kMostSharedBytes = 97;  // of a thread block whose kernel has asked for them
 inline constexpr int kComputeMajor = 75;
-inline constexpr int kComputeMinor = 76;
 inline constexpr int kHasVirtualMemory = 102;
 inline constexpr int kHasFdHandles = 103;
 inline constexpr int kHasRdmaWithVirtualMemory = 110;

@@ -7,7 +7,7 @@
 #include "os/process.h"
 #include "pool/format/lock_bytes.h"
 #include "pool/keeper/keeper_line.h"
-#include "pool/keeper/takeover/predecessor.h"
+#include "pool/keeper/predecessor.h"
 #include "pool/pool_state.h"
 
 namespace cachalot::pool {

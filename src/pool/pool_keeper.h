@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "os/file_lock.h"
 #include "pool/format/evidence.h"
-#include "pool/keeper/keeper.h"
+#include "pool/keeper/service/keeper.h"
 #include "pool/keeper_areas.h"
 #include "rpc/waiter.h"
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "testing/os/scratch_folder.h"
 #include "testing/storage/chains.h"
 
 namespace cachalot::storage {
@@ -14,13 +15,6 @@ namespace {
 
 class BackendsTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/var/tmp/cachalot_backends.XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   // "" if it opens.
   std::string refusal(const std::string& text, const BackendSecrets& secrets = {}) {
     const Result<std::unique_ptr<Backend>> opened = open_backend(text, secrets);
@@ -30,7 +24,8 @@ class BackendsTest : public ::testing::Test {
   }
   bool is_empty() const { return std::filesystem::is_empty(folder_); }
 
-  std::string folder_;
+  const os::ScratchFolder scratch_{"/var/tmp"};
+  const std::string folder_ = scratch_.path();
   Code code_{};
 };
 

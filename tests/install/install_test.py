@@ -65,6 +65,12 @@ class Install(unittest.TestCase):
         for command in ("alloc-replay", "calibrate", "long-prefill", "simulate", "tiers"):
             self.assertIn(f"Usage: cachalot {command} ", run(program, command, "--help", PATH=path))
 
+    def test_each_command_has_a_manual_page(self):
+        pages = {page.name for page in (self.prefix / "share/man/man1").iterdir()}
+        # Of each program one.
+        self.assertLessEqual({"cachalot.1", "cachalot-pool-fsck.1", "cachalot-simulate.1", "cachalot-alloc-trace-info.1",
+                              "cachalot-bench.1"}, pages)
+
     def test_a_build_without_all_of_it_says_what_to_build(self):
         build = self.folder / "unbuilt"
         run(CMAKE, "-S", ROOT, "-B", build, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={CXX}", f"-DCMAKE_C_COMPILER={CC}",

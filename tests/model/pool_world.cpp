@@ -7,7 +7,7 @@
 
 #include "base/rng.h"
 #include "pool/client/client.h"
-#include "pool/keeper/keeper.h"
+#include "pool/keeper/service/keeper.h"
 #include "simulated_pool.h"
 #include "testing/memory/lossy_memory.h"
 #include "testing/memory/scheduler.h"

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "program.h"
+#include "testing/os/scratch_folder.h"
 
 namespace cachalot::process_test {
 namespace {
@@ -19,12 +20,9 @@ constexpr int kRefused = 3;
 class CompanionTest : public testing::Test {
  protected:
   CompanionTest() {
-    std::string name = testing::TempDir() + "cachalot_companion_XXXXXX";
-    root_ = mkdtemp(name.data());
     fs::create_directories(root_ / "bin");
     fs::copy_file(CACHALOT_BINARY, root_ / "bin/cachalot");
   }
-  ~CompanionTest() override { fs::remove_all(root_); }
 
   // A program that prints where it lies and what it was told.
   void put_program(const fs::path& file) const {
@@ -51,7 +49,8 @@ class CompanionTest : public testing::Test {
     return outcome;
   }
 
-  fs::path root_;
+  const os::ScratchFolder scratch_;
+  const fs::path root_ = scratch_.path();
 };
 
 TEST_F(CompanionTest, BenchIsStartedBesideTheProgramThenInLibexecThenInThePath) {

@@ -79,10 +79,48 @@ Outcome outcome_of(os::Child& child, int out, int err) {
   return {status->exit_code, status->signal, content_of(out), content_of(err)};
 }
 
+std::set<std::string> lines_of(const std::string& text) {
+  std::set<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.insert(line);
+  return lines;
+}
+
 }  // namespace
 
 Outcome run(const Arguments& arguments, const RunOptions& options) {
   return Running(arguments, options).wait();
+}
+
+std::set<std::string> next_words(Arguments words) {
+  words.emplace_back("__complete");
+  const Outcome outcome = run(words);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  return lines_of(outcome.out);
+}
+
+std::set<std::string> flags_in_help(Arguments command) {
+  command.emplace_back("--help");
+  std::set<std::string> flags;
+  for (const std::string& line : lines_of(run(command).out)) {
+    const std::size_t at = line.find("--");
+    if (at == std::string::npos || line.find_first_not_of(" ") < 2 ||
+        line.substr(0, at).find_first_not_of(" -h,path") != std::string::npos)
+      continue;
+    flags.insert(line.substr(at, line.find_first_of(" ,", at) - at));
+  }
+  return flags;
+}
+
+std::string said_by(const std::string& shell_command) {
+  const std::string path = std::filesystem::path(CACHALOT_BINARY).parent_path();
+  const std::string command = "PATH=" + path + ":$PATH " + shell_command;
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(popen(command.c_str(), "r"), pclose);
+  std::string text;
+  char part[4096];
+  for (std::size_t n = 0; (n = std::fread(part, 1, sizeof part, out.get())) > 0;)
+    text.append(part, n);
+  return text;
 }
 
 void expect_error(const Outcome& outcome, int exit_code, const std::vector<std::string>& parts) {

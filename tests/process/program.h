@@ -51,6 +51,13 @@ inline constexpr int kNotStarted = 77;
 void expect_error(const Outcome& outcome, int exit_code, const std::vector<std::string>& parts);
 void expect_done(const Outcome& outcome);
 
+// The words that a shell completes after these.
+std::set<std::string> next_words(Arguments words);
+// The flags at the beginnings of the lines of `cachalot COMMAND… --help`.
+std::set<std::string> flags_in_help(Arguments command);
+// What a shell's command prints; `cachalot` is the built binary there.
+std::string said_by(const std::string& shell_command);
+
 // `cachalot ARGUMENTS…` in the background; killed at the end if it still runs.
 class Running {
  public:

@@ -129,12 +129,6 @@ std::uint32_t rounds_of(const Settings& settings) {
 
 }  // namespace
 
-std::uint64_t CudaCall::fragment_bytes() const {
-  const geometry::KvGeometry& g = model.geometry;
-  const bool latent = g.attention == geometry::Attention::kLatent;
-  return g.layer_bytes() / (latent ? 1 : 2) / (every_nth == 1 ? 1 : g.block_tokens);
-}
-
 std::string CudaCall::name() const {
   return std::string(direction_name(direction)) + "/" + model.name + "/x" + std::to_string(blocks) +
          (every_nth == 1 ? "" : "/sparse");

@@ -23,7 +23,6 @@ struct CudaCall {
   std::uint32_t every_nth = 1;  // token of each block; 1: all, as whole blocks
 
   std::uint64_t bytes() const { return blocks * model.geometry.block_bytes() / every_nth; }
-  std::uint64_t fragment_bytes() const;
   std::string name() const;  // "gather/Qwen3-32B/16/x32"
 };
 

@@ -69,12 +69,6 @@ void Report::note(const std::string& text) {
   notes_.push_back({benchmark_, text});
 }
 
-bool Report::meets_all_targets() const {
-  return std::all_of(rows_.begin(), rows_.end(), [](const Entry& entry) {
-    return entry.row.target.is_met(entry.row.value, entry.row.ratio());
-  });
-}
-
 void Report::print(std::FILE* out) const {
   std::size_t width = 20;
   for (const Entry& entry : rows_) width = std::max(width, entry.row.name.size());

@@ -65,7 +65,6 @@ class Report {
 
   void print(std::FILE* out) const;
   nlohmann::json to_json() const;
-  bool meets_all_targets() const;
 
  private:
   struct Entry {

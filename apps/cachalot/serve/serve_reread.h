@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "pool/keeper/keeper.h"
+#include "pool/keeper/service/keeper.h"
 #include "serve_flags.h"
 
 namespace cachalot::apps {

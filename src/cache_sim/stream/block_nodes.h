@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "base/huge_allocator.h"
-#include "eviction/node.h"
+#include "eviction/structure/node.h"
 
 namespace cachalot::cache_sim {
 

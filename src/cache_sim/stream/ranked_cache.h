@@ -4,8 +4,8 @@
 
 #include "cache_sim/stream/block_nodes.h"
 #include "cache_sim/stream/stream_cache.h"
+#include "eviction/ranked_leaves.h"
 #include "eviction/structure/indexed_heap.h"
-#include "eviction/structure/ranked_leaves.h"
 
 namespace cachalot::cache_sim {
 

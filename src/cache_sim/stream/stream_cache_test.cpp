@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "eviction/structure/ranked_leaves.h"
+#include "eviction/ranked_leaves.h"
 
 namespace cachalot::cache_sim {
 namespace {

@@ -88,7 +88,6 @@ class BlockHeap {
     return base + ((block->end() - base) & ~(unit_bytes_ - 1));
   }
 
-  std::uint64_t unit_bytes() const { return unit_bytes_; }
   std::uint64_t used_bytes() const { return used_bytes_; }
   const std::vector<Segment*>& segments() const { return segments_; }
   // The number of the last free().

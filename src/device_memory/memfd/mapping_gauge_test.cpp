@@ -1,7 +1,7 @@
 #include "device_memory/memfd/mapping_gauge.h"
+#include "testing/os/scratch_folder.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <cstring>
 #include <filesystem>
@@ -14,20 +14,17 @@ namespace {
 class ProcFolder : public testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/cachalot_mappings_XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    root_ = name;
     std::filesystem::create_directories(root_ + "/proc/sys/vm");
     std::filesystem::create_directories(root_ + "/proc/self");
     std::ofstream(root_ + "/proc/sys/vm/max_map_count") << 1600 << '\n';
   }
-  void TearDown() override { std::filesystem::remove_all(root_); }
   void set_count(int count) {
     std::ofstream maps(root_ + "/proc/self/maps");
     for (int i = 0; i < count; ++i) maps << "7f0000000000-7f0000200000 ---p 00000000 00:00 0\n";
   }
 
-  std::string root_;
+  const os::ScratchFolder scratch_;
+  const std::string root_ = scratch_.path();
 };
 
 TEST_F(ProcFolder, IsFullASixteenthBeforeTheKernelIs) {

@@ -1,7 +1,7 @@
 // Nodes in order of use, oldest first: a doubly linked list inside one array of links.
 //
-// 1. Following newer() from oldest() visits every linked node once and ends at kNoNode; older()
-//    from newest() visits them in reverse.
+// 1. Following newer() from oldest() visits every linked node once and ends at kNoNode; the
+//    links the other way visit them in reverse.
 // 2. The links of an unlinked node are kAbsentNode.
 //
 // 8 bytes a node. Record 0 is the sentinel and node n lies in record n + 1, so that kNoNode, which
@@ -14,7 +14,7 @@
 
 #include "base/check.h"
 #include "base/huge_allocator.h"
-#include "eviction/node.h"
+#include "eviction/structure/node.h"
 
 namespace cachalot::eviction {
 
@@ -44,7 +44,6 @@ class LruList {
   NodeId oldest() const { return links_[0].newer; }
   NodeId newest() const { return links_[0].older; }
   NodeId newer(NodeId node) const { return at(node).newer; }
-  NodeId older(NodeId node) const { return at(node).older; }
 
   // The node must not be linked yet.
   void insert_newest(NodeId node) { insert_older_than(node, kNoNode); }

@@ -38,7 +38,6 @@ class EventBatch {
 
  private:
   void add_hashes(std::span<const BlockHash> hashes);
-  void add_place();
 
   const char* locality_;
   std::string events_;

@@ -69,7 +69,6 @@ class Feed {
   std::uint64_t next_sequence() const { return next_; }
   // False: changes were lost and the directory was not read to the end since; then there is no replay.
   bool is_current() const { return is_current_; }
-  const node::Mirror& mirror() const { return mirror_; }
 
  private:
   // One batch of a snapshot: all is cleared, or runs of blocks.

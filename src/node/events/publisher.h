@@ -18,7 +18,7 @@
 #include "node/events/feed.h"
 #include "node/events/replays.h"
 #include "node/events/sockets.h"
-#include "pool/keeper/keeper.h"
+#include "pool/keeper/service/keeper.h"
 
 namespace cachalot::events {
 

@@ -26,10 +26,7 @@ void PeerDirectory::apply(std::uint32_t peer, std::span<const BlockNews> news) {
       continue;
     }
     if (block.length > most_length_) continue;
-    if (blocks_.size() >= most_blocks_ && !blocks_.contains(block.key)) {
-      ++refused_;
-      continue;
-    }
+    if (blocks_.size() >= most_blocks_ && !blocks_.contains(block.key)) continue;
     const auto [at, is_new] = blocks_.try_emplace(block.key, Known{block.parent, block.length, 0});
     Known& known = at->second;
     if (known.length != block.length || known.parent != block.parent) continue;
@@ -90,11 +87,6 @@ std::size_t PeerDirectory::blocks() const {
 std::size_t PeerDirectory::blocks_of(std::uint32_t peer) const {
   const std::lock_guard lock(mutex_);
   return blocks_of_[peer];
-}
-
-std::uint64_t PeerDirectory::refused() const {
-  const std::lock_guard lock(mutex_);
-  return refused_;
 }
 
 }  // namespace cachalot::node

@@ -51,8 +51,6 @@ class PeerDirectory {
   std::size_t blocks() const;
   // Of this peer, as it has told.
   std::size_t blocks_of(std::uint32_t peer) const;
-  // Not taken in: the directory was full.
-  std::uint64_t refused() const;
 
  private:
   struct Doubt {
@@ -68,7 +66,6 @@ class PeerDirectory {
   std::unordered_map<storage::ObjectKey, Known> blocks_;
   std::unordered_map<storage::ObjectKey, Doubt> doubts_;
   std::size_t blocks_of_[kMostPeers] = {};
-  std::uint64_t refused_ = 0;
 };
 
 }  // namespace cachalot::node

@@ -43,7 +43,6 @@ TEST(PeerDirectoryTest, AFullDirectoryTakesNoNewBlocks) {
   directory.apply(0, std::vector{news(1), news(2), news(3)});
   directory.apply(1, std::vector{news(2)});
   EXPECT_EQ(directory.blocks(), 2u);
-  EXPECT_EQ(directory.refused(), 1u);
   EXPECT_EQ(directory.find(key_of(2), 0)->owners, 3u);
 }
 

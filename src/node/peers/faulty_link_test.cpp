@@ -16,7 +16,7 @@ class FaultyLinkTest : public PeersTest {
  protected:
   void TearDown() override {
     registry_.reset();
-    PeersTest::TearDown();
+    hosts_.clear();
   }
 
   // An owner of blocks, and a host that finds it behind the proxy: by a registry of its own.

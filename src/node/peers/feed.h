@@ -48,7 +48,6 @@ class PeerFeed {
  private:
   void run();
   bool take_changes();
-  void tell_all_anew();
   // @param to  null: all that are up to date
   void tell(const transfer::PeerId* to, const NewsMessage& news);
   void tell_everything(transfer::PeerId follower);

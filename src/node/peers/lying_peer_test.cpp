@@ -229,10 +229,8 @@ TEST_P(LyingPeerTest, WhatALiarDoesNotGiveComesFromAnotherPeer) {
     Host& host = start(0);
     // Of both.
     ASSERT_TRUE(comes_true([&] {
-      const std::vector<PeerState> states = host.peers().states();
-      return states.size() == 2 && std::all_of(states.begin(), states.end(), [](const auto& peer) {
-               return peer.known_blocks == 20;
-             });
+      const PeersCounts counts = host.peers().counts();
+      return counts.peers == 2 && counts.heard_changes == 40;
     }));
     EXPECT_EQ(host.prefetch(hashes), 20u);
     EXPECT_EQ(host.load(hashes), 20u);

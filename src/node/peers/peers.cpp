@@ -387,15 +387,4 @@ PeersCounts Peers::counts() const {
   return counts;
 }
 
-std::vector<PeerState> Peers::states() const {
-  const std::uint64_t now_ns = base::SteadyClock::read();
-  std::vector<PeerState> states;
-  const std::lock_guard lock(mutex_);
-  for (const auto& [slot, peer] : peers_) {
-    states.push_back(
-        {peer.name, peer.address, directory_.blocks_of(slot), peer.is_resting(now_ns)});
-  }
-  return states;
-}
-
 }  // namespace cachalot::node

@@ -73,13 +73,6 @@ struct PeersCounts {
   PeerServerCounts served;
 };
 
-// One peer, for `pool info` and the metrics.
-struct PeerState {
-  std::string name, address;
-  std::uint64_t known_blocks = 0;
-  bool is_resting = false;
-};
-
 class Peers final : private transfer::EngineEvents, private PeerLinks {
  public:
   // @param access  outlives it
@@ -105,7 +98,6 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
            const storage::Backend::Arrived& arrived);
 
   PeersCounts counts() const;
-  std::vector<PeerState> states() const;
 
  private:
   // A peer that this host has called.

@@ -13,6 +13,7 @@
 #include "node/archive/archive_test_engine.h"
 #include "node/peers/peers.h"
 #include "pool/pool.h"
+#include "testing/os/scratch_folder.h"
 
 namespace cachalot::node {
 
@@ -84,15 +85,6 @@ class Host : public TestEngine {
 
 class PeersTest : public ::testing::TestWithParam<memory::DomainKind> {
  protected:
-  void SetUp() override {
-    char name[] = "/var/tmp/cachalot_peers.XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override {
-    for (auto& host : hosts_) host.reset();
-    std::filesystem::remove_all(folder_);
-  }
   PeersOptions options() const {
     PeersOptions options = changed_;
     options.registry = "file:" + folder_;
@@ -115,7 +107,8 @@ class PeersTest : public ::testing::TestWithParam<memory::DomainKind> {
     return comes_true([&] { return host.peers().counts().known_blocks == blocks; });
   }
 
-  std::string folder_;
+  const os::ScratchFolder scratch_{"/var/tmp"};
+  std::string folder_ = scratch_.path();
   PeersOptions changed_ = {};                            // of the hosts that are started afterwards
   pool::KeeperOptions keeper_ = {.copies_first = true};  // likewise
   bool is_impatient_ = false;                            // the same: with the patience of `serve`

@@ -65,7 +65,6 @@ constexpr PeerId kGreedy{1}, kOther{2};
 class PeerServerTest : public PeersTest {
  protected:
   void SetUp() override {
-    PeersTest::SetUp();
     Host& host = start(0);
     hashes_ = host.chain(1, 40);
     EXPECT_EQ(host.store(hashes_), 40u);

@@ -10,7 +10,7 @@
 
 #include "pool/check/fault.h"
 #include "pool/format/access.h"
-#include "pool/keeper/takeover/predecessor.h"
+#include "pool/keeper/predecessor.h"
 #include "pool/reader/directory.h"
 
 namespace cachalot::pool {

@@ -8,7 +8,7 @@
 #include "pool/check/fault.h"
 #include "pool/format/access.h"
 #include "pool/format/statistics.h"
-#include "pool/keeper/takeover/predecessor.h"
+#include "pool/keeper/predecessor.h"
 
 namespace cachalot::pool {
 

@@ -259,7 +259,6 @@ TEST_F(ClientTest, AfterGoodbyeCallsFailAtOnce) {
   EXPECT_TRUE(client->detach());
   EXPECT_EQ(client->requests().ping().error().code, Code::kNoKeeper);
   EXPECT_EQ(client->requests().evict(hash_of(1)).error().code, Code::kNoKeeper);
-  EXPECT_FALSE(client->requests().post_ping());
   const std::vector<std::byte> bytes(64);
   EXPECT_EQ(client->post_put(nullptr, {hash_of(5), bytes}).error().code, Code::kNoKeeper);
 }

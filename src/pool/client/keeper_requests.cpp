@@ -20,12 +20,6 @@ Status KeeperRequests::ping() {
   return calls_.check_status("answer a ping");
 }
 
-bool KeeperRequests::post_ping() {
-  if (!can_post()) return false;
-  calls_.post({static_cast<std::uint8_t>(Op::kPing), 0, 1, KeeperCalls::kIgnore}, memory::Line{});
-  return true;
-}
-
 bool KeeperRequests::post_touch(const BlockUse& use) {
   if (!can_post()) return false;
   memory::Line head{};  // a UsesPayload, by words

@@ -58,7 +58,6 @@ class KeeperRequests {
   Status ping();
   // Posts a touch of this use, or nothing at all, without waiting. False: no credit, poll first.
   bool post_touch(const BlockUse& use);
-  bool post_ping();
   // Sends what was posted and takes what has been answered. @return requests answered
   std::uint32_t poll() { return calls_.poll(); }
   std::uint32_t outstanding() const { return calls_.outstanding(); }

@@ -5,8 +5,8 @@
 
 #include "base/fail_point.h"
 #include "base/rng.h"
-#include "eviction/structure/prioritized_leaves.h"
-#include "eviction/structure/quota_leaves.h"
+#include "eviction/wrappers/prioritized_leaves.h"
+#include "eviction/wrappers/quota_leaves.h"
 
 namespace cachalot::pool {
 namespace {

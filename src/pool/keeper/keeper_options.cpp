@@ -1,8 +1,8 @@
 #include "pool/keeper/keeper_options.h"
 
 #include "eviction/policy_kind.h"
-#include "eviction/structure/prioritized_leaves.h"
-#include "eviction/structure/quota_leaves.h"
+#include "eviction/wrappers/prioritized_leaves.h"
+#include "eviction/wrappers/quota_leaves.h"
 
 namespace cachalot::pool {
 

@@ -35,7 +35,7 @@ struct KeeperOptions {
   // 0: never. What a keeper takes over counts as used then.
   std::uint64_t ttl_ns = 0;
   // What came from another host, which still has it, is evicted first, until a second prompt uses it
-  // (eviction/structure/copies_first.h); not where there are priorities.
+  // (eviction/wrappers/copies_first.h); not where there are priorities.
   bool copies_first = false;
   std::vector<PinnedBlock> pins = {};
   std::vector<NamespacePriority> priorities = {};

@@ -14,7 +14,7 @@
 #include "pool/format/statistics.h"
 #include "pool/format/storage_state.h"
 #include "pool/keeper/keeper_options.h"
-#include "pool/keeper/takeover/predecessor.h"
+#include "pool/keeper/predecessor.h"
 
 namespace cachalot::pool {
 

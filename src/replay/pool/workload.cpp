@@ -63,7 +63,6 @@ Result<Workload> Workload::load(const ReplayOptions& options) {
     load.first_block_.push_back(load.hashes_.size());
     load.input_tokens_.push_back(request.input_tokens);
     load.arrival_ns_.push_back(since(first_ms, request.timestamp_ms));
-    load.longest_ = std::max(load.longest_, request.hash_ids.size());
   }
   load.skipped_lines_ = reader.skipped_lines();
   return load;

@@ -23,7 +23,6 @@ class Workload {
 
   std::size_t requests() const { return input_tokens_.size(); }
   std::uint64_t blocks() const { return hashes_.size(); }
-  std::size_t longest_request_blocks() const { return longest_; }
   std::uint64_t input_tokens() const { return total_tokens_; }
   std::uint64_t skipped_lines() const { return skipped_lines_; }
 
@@ -42,7 +41,6 @@ class Workload {
   std::vector<std::uint64_t> arrival_ns_;
   std::uint64_t total_tokens_ = 0;
   std::uint64_t skipped_lines_ = 0;
-  std::size_t longest_ = 0;
 };
 
 }  // namespace cachalot::replay

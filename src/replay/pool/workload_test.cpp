@@ -38,7 +38,6 @@ TEST_F(WorkloadTest, HasEveryRequestWithItsBlocksTokensAndArrival) {
   ASSERT_TRUE(load) << load.error().message;
   EXPECT_EQ(load->requests(), 3u);
   EXPECT_EQ(load->blocks(), 7u);
-  EXPECT_EQ(load->longest_request_blocks(), 3u);
   EXPECT_EQ(load->input_tokens(), 65u);
   EXPECT_EQ(load->input_tokens(1), 20u);
   EXPECT_EQ(load->arrival_ns(0), 0u);

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "sched/calibration/flat_yaml.h"
-#include "testing/trace/scratch_folder.h"
+#include "testing/os/scratch_folder.h"
 
 namespace cachalot::sched {
 namespace {
@@ -26,7 +26,7 @@ class CsvFileTest : public ::testing::Test {
     return message.substr(message.find("t.csv") + 5);
   }
 
-  testing::ScratchFolder folder_;
+  os::ScratchFolder folder_;
 };
 
 TEST_F(CsvFileTest, ColumnsMayComeInAnyOrder) {
@@ -70,7 +70,7 @@ TEST_F(CsvFileTest, AFileThatIsNotThereIsAnError) {
 }
 
 TEST(FlatYaml, ReadsNestedMapsScalarsAndLists) {
-  const testing::ScratchFolder folder;
+  const os::ScratchFolder folder;
   const Result<FlatYaml> yaml = FlatYaml::read(folder.write(
       "m.yaml",
       "---\n# about\nname: 'x y'\ntop:\n  inner:\n    flag: true\n    list: [1, 2.5, -3]\n"
@@ -85,7 +85,7 @@ TEST(FlatYaml, ReadsNestedMapsScalarsAndLists) {
 }
 
 TEST(FlatYaml, WhatIsNotOfThisPartIsAnError) {
-  const testing::ScratchFolder folder;
+  const os::ScratchFolder folder;
   for (const char* text : {"- a\n", "just text\n", "a: 1\na: 2\n"})
     EXPECT_FALSE(FlatYaml::read(folder.write("m.yaml", text)).ok()) << text;
   const Result<FlatYaml> yaml = FlatYaml::read(folder.write("m.yaml", "a: b\nc: [1, x]\n"));

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "testing/trace/scratch_folder.h"
+#include "testing/os/scratch_folder.h"
 
 namespace cachalot::sched {
 namespace {
@@ -20,7 +20,7 @@ class MeasuredRowsTest : public ::testing::Test {
     const std::string message = groups.error().message;
     return message.substr(message.find("r.csv") + 5);
   }
-  testing::ScratchFolder folder_;
+  os::ScratchFolder folder_;
 };
 
 TEST_F(MeasuredRowsTest, AreGroupedByWhatOneModelIsMadeFor) {
@@ -67,7 +67,7 @@ std::string file_of(const std::string& coefficients) {
 }
 
 TEST(FittedFile, IsRead) {
-  const testing::ScratchFolder folder;
+  const os::ScratchFolder folder;
   const auto models =
       read_fitted_file(folder.write("m.json", file_of(coefficients("\"sequence_s\": 2e-5"))));
   ASSERT_TRUE(models.ok()) << models.error().message;
@@ -77,7 +77,7 @@ TEST(FittedFile, IsRead) {
 }
 
 TEST(FittedFile, WhatIsWrongIsNamed) {
-  const testing::ScratchFolder folder;
+  const os::ScratchFolder folder;
   const auto problem = [&](const std::string& text) {
     const auto models = read_fitted_file(folder.write("m.json", text));
     if (models) return std::string("none");

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "testing/trace/scratch_folder.h"
+#include "testing/os/scratch_folder.h"
 
 namespace cachalot::sched {
 namespace {
@@ -35,7 +35,7 @@ class ProfileFolderTest : public ::testing::Test {
   }
   Result<ProfileTables> read() { return read_profile_folder(folder_.path("gpu-model-tp2")); }
 
-  testing::ScratchFolder folder_;
+  os::ScratchFolder folder_;
 };
 
 TEST_F(ProfileFolderTest, IsReadWhole) {

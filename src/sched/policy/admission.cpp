@@ -1,24 +1,24 @@
 #include "sched/policy/admission.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "sched/policy/decode_choice.h"
+#include "sched/policy/names.h"
 
 namespace cachalot::sched {
 namespace {
 
-struct AdmissionName {
-  AdmissionKind kind;
-  const char* text;
+constexpr Name<AdmissionKind> kAdmissionNames[] = {
+    {AdmissionKind::kNone, "none"},
+    {AdmissionKind::kRejectOnLoad, "reject_on_load"},
+    {AdmissionKind::kEarly, "early"},
+    {AdmissionKind::kPredictive, "predictive"},
 };
-constexpr std::array kAdmissionNames = {
-    AdmissionName{AdmissionKind::kNone, "none"},
-    AdmissionName{AdmissionKind::kRejectOnLoad, "reject_on_load"},
-    AdmissionName{AdmissionKind::kEarly, "early"},
-    AdmissionName{AdmissionKind::kPredictive, "predictive"},
-};
+constexpr Name<DecodePrediction> kPredictionNames[] = {
+    {DecodePrediction::kUniform, "uniform"}, {DecodePrediction::kExponential, "exponential"}};
+constexpr Name<DecodeCheck> kCheckNames[] = {{DecodeCheck::kPresent, "present"},
+                                             {DecodeCheck::kWithRequest, "with_request"}};
 
 // Of requests, in parts.
 struct Sum {
@@ -53,53 +53,20 @@ double part_left(const DecodeShare& share, double decode_s, DecodePrediction pre
 
 }  // namespace
 
-const char* admission_name(AdmissionKind kind) {
-  for (const AdmissionName& name : kAdmissionNames) {
-    if (name.kind == kind) return name.text;
-  }
-  return "";
-}
-
 std::string admission_names(const char* separator) {
-  std::string text;
-  for (const AdmissionName& name : kAdmissionNames)
-    text += (text.empty() ? "" : separator) + std::string(name.text);
-  return text;
+  return list_names(kAdmissionNames, separator);
 }
 
 Result<AdmissionKind> parse_admission(std::string_view name) {
-  for (const AdmissionName& known : kAdmissionNames) {
-    if (name == known.text) return known.kind;
-  }
-  return Error::make(Code::kInvalidArgument, "admission: no \"%.*s\", expected one of: %s",
-                     static_cast<int>(std::min<std::size_t>(name.size(), 60)), name.data(),
-                     admission_names().c_str());
-}
-
-const char* decode_prediction_name(DecodePrediction prediction) {
-  return prediction == DecodePrediction::kUniform ? "uniform" : "exponential";
+  return parse_name("admission: no", kAdmissionNames, name);
 }
 
 Result<DecodePrediction> parse_decode_prediction(std::string_view name) {
-  for (const auto known : {DecodePrediction::kUniform, DecodePrediction::kExponential}) {
-    if (name == decode_prediction_name(known)) return known;
-  }
-  return Error::make(Code::kInvalidArgument,
-                     "decode prediction: no \"%.*s\", expected one of: uniform, exponential",
-                     static_cast<int>(std::min<std::size_t>(name.size(), 60)), name.data());
-}
-
-const char* decode_check_name(DecodeCheck check) {
-  return check == DecodeCheck::kPresent ? "present" : "with_request";
+  return parse_name("decode prediction: no", kPredictionNames, name);
 }
 
 Result<DecodeCheck> parse_decode_check(std::string_view name) {
-  for (const auto known : {DecodeCheck::kPresent, DecodeCheck::kWithRequest}) {
-    if (name == decode_check_name(known)) return known;
-  }
-  return Error::make(Code::kInvalidArgument,
-                     "decode check: no \"%.*s\", expected one of: present, with_request",
-                     static_cast<int>(std::min<std::size_t>(name.size(), 60)), name.data());
+  return parse_name("decode check: no", kCheckNames, name);
 }
 
 double decode_load_now(const LoadView& load, double tbt_slo_s, std::uint64_t context_tokens) {

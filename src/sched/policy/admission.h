@@ -35,20 +35,17 @@ namespace cachalot::sched {
 
 enum class AdmissionKind : std::uint8_t { kNone, kRejectOnLoad, kEarly, kPredictive };
 
-const char* admission_name(AdmissionKind kind);
 std::string admission_names(const char* separator = ", ");
 // @errors kInvalidArgument: no such policy; the message lists those there are
 Result<AdmissionKind> parse_admission(std::string_view name);
 
 enum class DecodePrediction : std::uint8_t { kUniform, kExponential };
 
-const char* decode_prediction_name(DecodePrediction prediction);
 // @errors kInvalidArgument: neither uniform nor exponential
 Result<DecodePrediction> parse_decode_prediction(std::string_view name);
 
 enum class DecodeCheck : std::uint8_t { kPresent, kWithRequest };
 
-const char* decode_check_name(DecodeCheck check);
 // @errors kInvalidArgument: neither present nor with_request
 Result<DecodeCheck> parse_decode_check(std::string_view name);
 

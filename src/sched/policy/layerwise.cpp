@@ -1,21 +1,18 @@
 #include "sched/policy/layerwise.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+
+#include "sched/policy/names.h"
 
 namespace cachalot::sched {
 namespace {
 
-struct LayerwiseName {
-  LayerwiseKind kind;
-  const char* text;
-};
-constexpr std::array kLayerwiseNames = {
-    LayerwiseName{LayerwiseKind::kOff, "off"},
-    LayerwiseName{LayerwiseKind::kSwap, "swap"},
-    LayerwiseName{LayerwiseKind::kOn, "on"},
-    LayerwiseName{LayerwiseKind::kAuto, "auto"},
+constexpr Name<LayerwiseKind> kLayerwiseNames[] = {
+    {LayerwiseKind::kOff, "off"},
+    {LayerwiseKind::kSwap, "swap"},
+    {LayerwiseKind::kOn, "on"},
+    {LayerwiseKind::kAuto, "auto"},
 };
 
 // A request in the host's memory whose slack is less than so many steps at the goal has to go on now.
@@ -36,27 +33,12 @@ double smallest_slack_s(const LayerwiseOptions& options, const LayerwiseView& vi
 
 }  // namespace
 
-const char* layerwise_name(LayerwiseKind kind) {
-  for (const LayerwiseName& name : kLayerwiseNames) {
-    if (name.kind == kind) return name.text;
-  }
-  return "";
-}
-
 std::string layerwise_names(const char* separator) {
-  std::string text;
-  for (const LayerwiseName& name : kLayerwiseNames)
-    text += (text.empty() ? "" : separator) + std::string(name.text);
-  return text;
+  return list_names(kLayerwiseNames, separator);
 }
 
 Result<LayerwiseKind> parse_layerwise(std::string_view name) {
-  for (const LayerwiseName& known : kLayerwiseNames) {
-    if (name == known.text) return known.kind;
-  }
-  return Error::make(Code::kInvalidArgument, "layerwise: no \"%.*s\", expected one of: %s",
-                     static_cast<int>(std::min<std::size_t>(name.size(), 60)), name.data(),
-                     layerwise_names().c_str());
+  return parse_name("layerwise: no", kLayerwiseNames, name);
 }
 
 std::uint64_t fewest_device_layers(const LayerwiseOptions& options, double prefill_s,

@@ -28,7 +28,6 @@ namespace cachalot::sched {
 
 enum class LayerwiseKind : std::uint8_t { kOff, kSwap, kOn, kAuto };
 
-const char* layerwise_name(LayerwiseKind kind);
 std::string layerwise_names(const char* separator = ", ");
 // @errors kInvalidArgument: no such kind; the message lists those there are
 Result<LayerwiseKind> parse_layerwise(std::string_view name);

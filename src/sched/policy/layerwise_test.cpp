@@ -136,9 +136,10 @@ TEST(Layerwise, DecodesMakeRoomAsFarAsLoadingHidesOrKeepsTheGoal) {
 }
 
 TEST(Layerwise, NamesAreReadAndUnknownOnesRefused) {
-  for (const char* const name : {"off", "swap", "on", "auto"}) {
-    EXPECT_STREQ(layerwise_name(*parse_layerwise(name)), name);
-  }
+  EXPECT_EQ(*parse_layerwise("off"), LayerwiseKind::kOff);
+  EXPECT_EQ(*parse_layerwise("swap"), LayerwiseKind::kSwap);
+  EXPECT_EQ(*parse_layerwise("on"), LayerwiseKind::kOn);
+  EXPECT_EQ(*parse_layerwise("auto"), LayerwiseKind::kAuto);
   EXPECT_STREQ(parse_layerwise("yes").error().message,
                "layerwise: no \"yes\", expected one of: off, swap, on, auto");
 }

@@ -1,24 +1,21 @@
 #include "sched/policy/routing.h"
 
 #include <algorithm>
-#include <array>
+
+#include "sched/policy/names.h"
 
 namespace cachalot::sched {
 namespace {
 
-struct RoutingName {
-  RoutingKind kind;
-  const char* text;
-};
-constexpr std::array kRoutingNames = {
-    RoutingName{RoutingKind::kRandom, "random"},
-    RoutingName{RoutingKind::kRoundRobin, "round_robin"},
-    RoutingName{RoutingKind::kLeastLoaded, "least_loaded"},
-    RoutingName{RoutingKind::kPowerOfTwo, "power_of_two"},
-    RoutingName{RoutingKind::kPrefix, "prefix"},
-    RoutingName{RoutingKind::kLocal, "local"},
-    RoutingName{RoutingKind::kConductor, "conductor"},
-    RoutingName{RoutingKind::kCacheAware, "cache_aware"},
+constexpr Name<RoutingKind> kRoutingNames[] = {
+    {RoutingKind::kRandom, "random"},
+    {RoutingKind::kRoundRobin, "round_robin"},
+    {RoutingKind::kLeastLoaded, "least_loaded"},
+    {RoutingKind::kPowerOfTwo, "power_of_two"},
+    {RoutingKind::kPrefix, "prefix"},
+    {RoutingKind::kLocal, "local"},
+    {RoutingKind::kConductor, "conductor"},
+    {RoutingKind::kCacheAware, "cache_aware"},
 };
 
 std::size_t accepting(const ClusterView& cluster) {
@@ -67,17 +64,21 @@ std::size_t power_of_two(const ClusterView& cluster) {
   return is_less_loaded(cluster.prefill[b], cluster.prefill[a]) ? b : a;
 }
 
-std::size_t cache_aware(const RoutingOptions& options, const RequestView& request,
-                        const ClusterView& cluster) {
+// SGLang's defaults: loads are uneven where max - min > absolute and max > relative * min, in requests; a match is long
+// where it is more than so large a part of the input.
+constexpr std::uint64_t kImbalanceAbsolute = 32;
+constexpr double kImbalanceRelative = 1.1;
+constexpr double kMatchThreshold = 0.5;
+
+std::size_t cache_aware(const RequestView& request, const ClusterView& cluster) {
   const std::size_t least = first_accepting(cluster, has_fewer_requests);
   if (least == kNoInstance) return kNoInstance;
   const std::size_t most = first_accepting(
       cluster, [](const PrefillView& a, const PrefillView& b) { return a.requests > b.requests; });
   const std::uint64_t low = cluster.prefill[least].requests;
   const std::uint64_t high = cluster.prefill[most].requests;
-  const bool is_uneven =
-      high - low > options.imbalance_absolute &&
-      static_cast<double>(high) > options.imbalance_relative * static_cast<double>(low);
+  const bool is_uneven = high - low > kImbalanceAbsolute &&
+                         static_cast<double>(high) > kImbalanceRelative * static_cast<double>(low);
   if (is_uneven) return least;
   const std::size_t match =
       first_accepting(cluster, [](const PrefillView& a, const PrefillView& b) {
@@ -85,7 +86,7 @@ std::size_t cache_aware(const RoutingOptions& options, const RequestView& reques
       });
   const double rate = static_cast<double>(cluster.prefill[match].hit_tokens) /
                       static_cast<double>(std::max<std::uint64_t>(1, request.input_tokens));
-  return rate > options.match_threshold ? match : least;
+  return rate > kMatchThreshold ? match : least;
 }
 
 // For policies that choose before they look at times.
@@ -107,7 +108,7 @@ std::size_t choose(const RoutingOptions& options, const RequestView& request,
     case RoutingKind::kPrefix:
       return first_accepting(cluster, has_longer_prefix);
     case RoutingKind::kCacheAware:
-      return cache_aware(options, request, cluster);
+      return cache_aware(request, cluster);
     case RoutingKind::kLocal:
     case RoutingKind::kConductor:
       break;
@@ -158,27 +159,12 @@ Route fastest(const RoutingOptions& options, const RequestView& request,
 
 }  // namespace
 
-const char* routing_name(RoutingKind kind) {
-  for (const RoutingName& name : kRoutingNames) {
-    if (name.kind == kind) return name.text;
-  }
-  return "";
-}
-
 std::string routing_names(const char* separator) {
-  std::string text;
-  for (const RoutingName& name : kRoutingNames)
-    text += (text.empty() ? "" : separator) + std::string(name.text);
-  return text;
+  return list_names(kRoutingNames, separator);
 }
 
 Result<RoutingKind> parse_routing(std::string_view name) {
-  for (const RoutingName& known : kRoutingNames) {
-    if (name == known.text) return known.kind;
-  }
-  return Error::make(Code::kInvalidArgument, "policy: no routing \"%.*s\", expected one of: %s",
-                     static_cast<int>(std::min<std::size_t>(name.size(), 60)), name.data(),
-                     routing_names().c_str());
+  return parse_name("policy: no routing", kRoutingNames, name);
 }
 
 Route route(const RoutingOptions& options, const RequestView& request, const ClusterView& cluster) {

@@ -35,7 +35,6 @@ enum class RoutingKind : std::uint8_t {
   kCacheAware,
 };
 
-const char* routing_name(RoutingKind kind);
 std::string routing_names(const char* separator = ", ");
 // @errors kInvalidArgument: no such policy; the message lists those there are
 Result<RoutingKind> parse_routing(std::string_view name);
@@ -45,11 +44,6 @@ struct RoutingOptions {
   // conductor: another instance's prefix counts where it is more than so many times the own one. The paper adjusts
   // it by hand and gives no value.
   double balancing_threshold = 1.0;
-  // cache_aware, with SGLang's defaults: loads are uneven where max - min > absolute and max > relative * min,
-  // in requests; a match is long where it is more than so large a part of the input.
-  std::uint64_t imbalance_absolute = 32;
-  double imbalance_relative = 1.1;
-  double match_threshold = 0.5;
 };
 
 struct Route {

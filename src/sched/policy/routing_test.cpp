@@ -126,7 +126,7 @@ TEST_F(Routing, WithoutAnInstanceThatAcceptsThereIsNoRoute) {
        {RoutingKind::kRandom, RoutingKind::kRoundRobin, RoutingKind::kLeastLoaded,
         RoutingKind::kPowerOfTwo, RoutingKind::kPrefix, RoutingKind::kLocal,
         RoutingKind::kConductor, RoutingKind::kCacheAware}) {
-    EXPECT_FALSE(route_by(kind).exists()) << routing_name(kind);
+    EXPECT_FALSE(route_by(kind).exists()) << static_cast<int>(kind);
   }
 }
 

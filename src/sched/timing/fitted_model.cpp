@@ -59,10 +59,6 @@ std::span<const FitCoefficient, kFitCoefficients> fit_coefficients() {
   return kCoefficients;
 }
 
-const char* precision_name(Precision precision) {
-  return precision == Precision::kBf16 ? "bf16" : "fp8";
-}
-
 Result<Precision> parse_precision(const std::string& name) {
   if (name == "bf16") return Precision::kBf16;
   if (name == "fp8") return Precision::kFp8;

@@ -55,7 +55,6 @@ struct MeasuredRow {
 };
 
 enum class Precision { kBf16, kFp8 };
-const char* precision_name(Precision precision);
 // "bf16", "fp8". @errors kInvalidArgument
 Result<Precision> parse_precision(const std::string& name);
 

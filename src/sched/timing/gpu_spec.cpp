@@ -56,10 +56,6 @@ std::string plain(std::string_view name) {
 
 }  // namespace
 
-std::span<const GpuSpec> gpu_specs() {
-  return kGpus;
-}
-
 std::string link_names(const char* between) {
   std::string names;
   for (const LinkSpec& link : kLinks)

@@ -3,7 +3,6 @@
 
 #include <cachalot/result.h>
 
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -46,8 +45,6 @@ struct LinkSpec {
 Result<LinkSpec> find_link(std::string_view name);
 // With `between` between two.
 std::string link_names(const char* between);
-
-std::span<const GpuSpec> gpu_specs();
 
 // Case, blanks, '-' and '_' do not matter: "RTXPRO6000", "rtx_pro_6000", "h100_sxm".
 // @errors kInvalidArgument: no such GPU; the message has the names

@@ -3,13 +3,18 @@
 #include <algorithm>
 
 namespace cachalot::sched {
+namespace {
+
+constexpr double kBytesPerKvNumber = 2;
+
+}  // namespace
 
 Result<std::uint64_t> estimate_kv_blocks(const GpuSpec& gpu, const ServedModel& model,
                                          const KvCapacityOptions& options) {
   const double weights = (model.layer_weights() + 2 * model.vocabulary_weights()) *
                          options.bytes_per_weight / options.tensor_parallel;
   // Ranks beyond the KV heads keep copies.
-  const double token_bytes = model.kv_numbers_per_token() * options.bytes_per_kv_number /
+  const double token_bytes = model.kv_numbers_per_token() * kBytesPerKvNumber /
                              std::min(options.tensor_parallel, model.kv_heads);
   const double left =
       gpu.memory_bytes * options.memory_utilization - weights - options.reserved_bytes;

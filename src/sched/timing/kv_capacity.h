@@ -14,7 +14,6 @@ struct KvCapacityOptions {
   double tensor_parallel = 1;
   double memory_utilization = 0.9;  // share of the GPU's memory that the engine may use
   double bytes_per_weight = 2;
-  double bytes_per_kv_number = 2;
   double block_tokens = 16;
   // Activations, recorded graphs and the driver. vLLM measures it at start; the recorded run on an RTX 4090 left 2,588
   // blocks of 2 MiB beside 16.06 GB of weights in 90 % of 24,564 MiB, so it took 1.7 GB.

@@ -187,22 +187,4 @@ double ProfileModel::prefill_seconds(std::uint64_t input_tokens, std::uint64_t h
   return seconds;
 }
 
-double ProfileModel::model_flops_utilization(std::span<const PrefillPart> prefill,
-                                             const DecodePart& decode) const {
-  const double seconds = step_seconds(prefill, decode);
-  if (seconds <= 0) return 0;
-  const auto sequences = static_cast<double>(decode.sequences);
-  double flops = sequences * model_.flops_per_token() +
-                 model_.attention_flops(static_cast<double>(decode.context_tokens));
-  double outputs = sequences;
-  for (const PrefillPart& part : prefill) {
-    flops += static_cast<double>(part.new_tokens) * model_.flops_per_token() +
-             model_.attention_flops(static_cast<double>(part.new_tokens),
-                                    static_cast<double>(part.context_tokens));
-    outputs += 1;
-  }
-  flops += outputs * 2 * model_.vocabulary_weights();
-  return flops / (seconds * gpu_.bf16_flops * static_cast<double>(tensor_parallel_));
-}
-
 }  // namespace cachalot::sched

@@ -44,10 +44,6 @@ class ProfileModel final : public TimingModel {
                       const DecodePart& decode) const override;
   double prefill_seconds(std::uint64_t input_tokens, std::uint64_t hit_tokens) const override;
 
-  // Share of the GPUs' peak operations that a step reaches; the model's own operations count, not padding.
-  double model_flops_utilization(std::span<const PrefillPart> prefill,
-                                 const DecodePart& decode) const;
-
   const GpuSpec& gpu() const { return gpu_; }
   const ServedModel& model() const { return model_; }
   std::uint64_t tensor_parallel() const { return tensor_parallel_; }

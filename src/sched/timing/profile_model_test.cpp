@@ -83,18 +83,6 @@ TEST(ProfileModel, UnevenContextsCostTheirShareOfTheLongest) {
   EXPECT_NEAR(model->step_seconds({}, uneven) - model->step_seconds({}, even), 10 * 0.4e-6, 1e-12);
 }
 
-TEST(ProfileModel, FlopsUtilizationIsTheModelsOperationsOverThePeak) {
-  const Result<ProfileModel> model = make(small_profile());
-  ASSERT_TRUE(model.ok());
-  const ServedModel dimensions = small_model();
-  const PrefillPart part[] = {{.new_tokens = 100}};
-  const double flops = 100 * dimensions.flops_per_token() + dimensions.attention_flops(100, 0) +
-                       2 * dimensions.vocabulary_weights();
-  EXPECT_NEAR(model->model_flops_utilization(part, {}),
-              flops / (model->step_seconds(part, {}) * 1e14), 1e-9);
-  EXPECT_DOUBLE_EQ(model->model_flops_utilization({}, {}), 0);
-}
-
 TEST(ProfileModel, AnOperatorThatIsMissingIsNamed) {
   ProfileTables tables = small_profile();
   tables.dense.erase("o_proj");

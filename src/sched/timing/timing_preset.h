@@ -26,7 +26,7 @@ struct TimingPreset {
   const char* source = "";
 };
 
-// @param hardware  a GPU of gpu_specs(), or several of them: "8xA800_SXM"
+// @param hardware  a GPU of find_gpu(), or several of them: "8xA800_SXM"
 // @errors kInvalidArgument: no such model or GPU; the model does not fit
 Result<TimingPreset> find_timing_preset(std::string_view model, std::string_view hardware);
 

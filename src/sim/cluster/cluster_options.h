@@ -40,7 +40,7 @@ struct PeerOptions {
   double bytes_per_s = std::numeric_limits<double>::infinity();
   // A prompt waits at most so long for blocks of peers, then takes those that have come.
   double most_wait_s = std::numeric_limits<double>::infinity();
-  // What came from a peer is evicted first, until a second prompt uses it (eviction/structure/copies_first.h).
+  // What came from a peer is evicted first, until a second prompt uses it (eviction/wrappers/copies_first.h).
   bool copies_first = true;
 };
 

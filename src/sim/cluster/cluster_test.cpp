@@ -6,8 +6,8 @@
 #include <cmath>
 #include <vector>
 
-#include "base/rng.h"
 #include "sched/policy/test_timing.h"
+#include "sim/cluster/cluster_test_loads.h"
 
 namespace cachalot::sim {
 namespace {
@@ -23,17 +23,6 @@ ClusterOptions small_cluster() {
   options.link = {.latency_s = 0, .bytes_per_s = 1000};
   options.pool_link = options.link;
   return options;
-}
-
-Workload workload_of(const std::vector<Job>& jobs,
-                     const std::vector<std::vector<std::uint64_t>>& ids) {
-  Workload workload(100);
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    EXPECT_TRUE(workload.add(ids[i], jobs[i].input_tokens, jobs[i].output_tokens,
-                             jobs[i].arrival_s * 1000));
-  }
-  EXPECT_TRUE(workload.finish(1));
-  return workload;
 }
 
 TEST(Cluster, AQueuedRequestStartsWithWhatTheOneBeforeItComputed) {
@@ -250,54 +239,16 @@ struct Drawn {
 };
 
 void draw(Drawn& drawn) {
-  const auto below = [](std::uint64_t bound) { return *rc::gen::inRange<std::uint64_t>(0, bound); };
   ClusterOptions& o = drawn.options;
-  o.prefill = static_cast<std::uint32_t>(1 + below(4));
-  o.decode = static_cast<std::uint32_t>(below(4));
-  o.node_capacity_blocks = below(30);
-  o.pool_capacity_blocks = below(2) == 0 ? 0 : 1 + below(60);
-  if (o.pool_capacity_blocks != 0) o.storage_capacity_blocks = below(2) == 0 ? 0 : 1 + below(90);
-  o.storage_link = {.latency_s = 0.02, .bytes_per_s = static_cast<double>(50 + below(5000))};
-  o.eviction = eviction::pool_policies()[below(eviction::pool_policies().size())];
-  o.kv_bytes_per_token = 1;
-  o.link = {.latency_s = static_cast<double>(below(3)) / 10,
-            .bytes_per_s = static_cast<double>(100 + below(5000))};
-  o.pool_link = {.latency_s = 0.01,
-                 .bytes_per_s = static_cast<double>(100 + below(5000)),
-                 .transfer_bytes_per_s = static_cast<double>(50 + below(5000))};
-  o.pool_bytes_per_s = static_cast<double>(100 + below(9000));
-  o.decode_capacity_tokens = 500 + below(4000);
-  o.decode_most_sequences = 1 + below(8);
-  o.routing.kind = static_cast<sched::RoutingKind>(below(8));
-  o.routing.balancing_threshold = 1 + static_cast<double>(below(3));
-  o.admission = {.kind = static_cast<sched::AdmissionKind>(below(4)),
-                 .ttft_slo_s = static_cast<double>(1 + below(20)),
-                 .tbt_slo_s = static_cast<double>(1 + below(20))};
-  o.peers = {.is_on = o.node_capacity_blocks != 0 && below(2) == 0,
-             .cell = static_cast<std::uint32_t>(below(3)),
-             .bytes_per_s = static_cast<double>(50 + below(5000)),
-             .most_wait_s = static_cast<double>(below(30)) / 10};
-  o.seed = below(100);
-  for (std::uint64_t i = below(5); i-- > 0;) {
-    o.changes.push_back({.at_s = static_cast<double>(below(300)) / 10,
-                         .change = static_cast<Change>(below(3)),
-                         .instance = static_cast<std::uint32_t>(below(o.prefill))});
-  }
-  base::Rng rng(below(1'000'000));
-  const std::uint64_t requests = 1 + below(80);
-  for (std::uint64_t i = 0; i < requests; ++i) {
-    std::vector<std::uint64_t> ids;
-    const std::uint64_t blocks = rng.below(12);
-    std::uint64_t prefix = rng.below(3);
-    for (std::uint64_t b = 0; b < blocks; ++b) {
-      if (rng.chance(0.2)) prefix = rng.below(6);
-      ids.push_back(prefix);
-    }
-    const std::uint64_t input = blocks * 100 - (blocks == 0 ? 0 : rng.below(100));
-    RC_ASSERT(
-        drawn.workload.add(ids, input, rng.below(20), static_cast<double>(rng.below(30'000))).ok());
-  }
-  RC_ASSERT(drawn.workload.finish(1).ok());
+  draw_options(o, 1, 30);
+  o.decode = static_cast<std::uint32_t>(draw_below(4));
+  if (o.pool_capacity_blocks != 0)
+    o.storage_capacity_blocks = draw_below(2) == 0 ? 0 : 1 + draw_below(90);
+  o.storage_link = {.latency_s = 0.02, .bytes_per_s = static_cast<double>(50 + draw_below(5000))};
+  o.pool_bytes_per_s = static_cast<double>(100 + draw_below(9000));
+  o.decode_capacity_tokens = 500 + draw_below(4000);
+  o.decode_most_sequences = 1 + draw_below(8);
+  draw_requests(drawn.workload, 80, 30'000, 1);
 }
 
 RC_GTEST_PROP(Cluster, EveryRequestEndsOnceNothingIsOverCapacityAndBytesAddUp, ()) {
@@ -306,8 +257,9 @@ RC_GTEST_PROP(Cluster, EveryRequestEndsOnceNothingIsOverCapacityAndBytesAddUp, (
   const ClusterOptions& o = drawn.options;
   const Result<ClusterReport> report = simulate(o, drawn.workload, {&kTiming, &kTiming});
   RC_ASSERT(report.ok());
-  RC_ASSERT(report->completed + report->rejected() == drawn.workload.jobs().size());
-  RC_ASSERT(report->good <= report->completed);
+  check_requests(*report, drawn.workload, [](const RequestRecord& record) {
+    RC_ASSERT(record.first_token_s >= record.prefill_begin_s);
+  });
   double sent = 0, received = 0;
   for (const InstanceReport& instance : report->instances) {
     sent += instance.sent_bytes;
@@ -329,30 +281,6 @@ RC_GTEST_PROP(Cluster, EveryRequestEndsOnceNothingIsOverCapacityAndBytesAddUp, (
   // between pool and storage have none.
   if (o.pool_capacity_blocks == 0) RC_ASSERT(std::abs(sent - received) < 1);
   RC_ASSERT(sent + received >= report->bytes_transferred - storage - 1);
-  std::uint64_t hit_tokens = 0, input_tokens = 0;
-  for (std::size_t i = 0; i < report->records.size(); ++i) {
-    const RequestRecord& record = report->records[i];
-    const Job& job = drawn.workload.jobs()[i];
-    RC_ASSERT(record.end_s >= job.arrival_s);
-    RC_ASSERT(record.hit_tokens <= job.input_tokens);
-    RC_ASSERT(record.peer_tokens + record.pool_tokens + record.storage_tokens <= record.hit_tokens);
-    hit_tokens += record.hit_tokens;
-    if (record.outcome == Outcome::kCompleted || record.outcome == Outcome::kWasted) {
-      input_tokens += job.input_tokens;
-    } else {
-      RC_ASSERT(record.hit_tokens == 0);
-    }
-    if (record.outcome != Outcome::kCompleted) continue;
-    RC_ASSERT(record.first_token_s >= record.prefill_begin_s);
-    RC_ASSERT(record.end_s >= record.first_token_s);
-  }
-  RC_ASSERT(report->hit_tokens == hit_tokens);
-  RC_ASSERT(report->input_tokens == input_tokens);
-  RC_ASSERT(report->hit_tokens_peer + report->hit_tokens_pool + report->hit_tokens_storage <=
-            report->hit_tokens);
-  std::uint64_t of_instances = 0;
-  for (const InstanceReport& instance : report->instances) of_instances += instance.hit_tokens;
-  RC_ASSERT(of_instances == hit_tokens);
 }
 
 RC_GTEST_PROP(Cluster, EqualInputsHaveEqualReports, ()) {
@@ -361,12 +289,7 @@ RC_GTEST_PROP(Cluster, EqualInputsHaveEqualReports, ()) {
   const Result<ClusterReport> a = simulate(drawn.options, drawn.workload, {&kTiming, &kTiming});
   const Result<ClusterReport> b = simulate(drawn.options, drawn.workload, {&kTiming, &kTiming});
   RC_ASSERT(a.ok() && b.ok());
-  for (std::size_t i = 0; i < a->records.size(); ++i) {
-    RC_ASSERT(a->records[i].end_s == b->records[i].end_s);
-    RC_ASSERT(a->records[i].prefill == b->records[i].prefill);
-    RC_ASSERT(a->records[i].hit_tokens == b->records[i].hit_tokens);
-  }
-  RC_ASSERT(a->bytes_transferred == b->bytes_transferred);
+  check_equal(*a, *b);
 }
 
 }  // namespace

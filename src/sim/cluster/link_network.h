@@ -54,7 +54,6 @@ class LinkNetwork {
   double rate(TransferId id) const { return flows_[id].rate; }
   // Of all transfers that have ended or were cancelled.
   double total_bytes() const { return total_bytes_; }
-  std::size_t link_count() const { return links_.size(); }
 
  private:
   struct Link {

@@ -11,7 +11,7 @@
 
 #include "cache_sim/stream/block_nodes.h"
 #include "eviction/eviction_policy.h"
-#include "eviction/structure/copies_first.h"
+#include "eviction/wrappers/copies_first.h"
 
 namespace cachalot::sim {
 
@@ -19,7 +19,7 @@ namespace cachalot::sim {
 class PrefixCache {
  public:
   // @param kind         must have a leaf mode
-  // @param copies_first  what store_copies() stores is evicted first (eviction/structure/copies_first.h)
+  // @param copies_first  what store_copies() stores is evicted first (eviction/wrappers/copies_first.h)
   PrefixCache(eviction::PolicyKind kind, std::uint64_t capacity_blocks, bool copies_first = false)
       : capacity_(capacity_blocks), kind_(kind), copies_first_(copies_first) {
     make_policy();

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "storage/encrypted.h"
+#include "testing/os/scratch_folder.h"
 #include "testing/storage/conformance.h"
 #include "testing/storage/faults.h"
 
@@ -76,15 +77,6 @@ INSTANTIATE_TEST_SUITE_P(File, StorageDamage,
 
 class FileBackendTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/var/tmp/cachalot_file.XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override {
-    backend_.reset();
-    std::filesystem::remove_all(folder_);
-  }
   FileOptions options() const {
     return {.directory = folder_ + "/objects", .segment_bytes = 1u << 20};
   }
@@ -105,7 +97,8 @@ class FileBackendTest : public ::testing::Test {
     file << bytes;
   }
 
-  std::string folder_;
+  const os::ScratchFolder scratch_{"/var/tmp"};
+  const std::string folder_ = scratch_.path();
   std::unique_ptr<FileBackend> backend_;
 };
 

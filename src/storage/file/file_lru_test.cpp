@@ -7,13 +7,13 @@
 //   - the ratio to which a full cache is emptied: here only as much goes as the new object needs;
 //   - the metadata cache with its time to live: here the catalogue is in memory and complete, and nothing expires.
 #include <gtest/gtest.h>
-#include <sys/mount.h>
 
 #include <filesystem>
 #include <thread>
 
 #include "base/byte_size.h"
 #include "storage/file/file_backend.h"
+#include "testing/os/scratch_folder.h"
 #include "testing/storage/chains.h"
 #include "testing/storage/faults.h"
 
@@ -24,16 +24,6 @@ constexpr std::uint64_t kBytes = 65536;  // of an object
 
 class FileLru : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/var/tmp/cachalot_lru.XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override {
-    store_.reset();
-    (void)::umount2(folder_.c_str(), MNT_DETACH);
-    std::filesystem::remove_all(folder_);
-  }
   // @param objects  the limit, in objects of kBytes
   void open(std::uint64_t objects, std::uint64_t min_free_bytes = 0) {
     store_.reset();
@@ -74,7 +64,8 @@ class FileLru : public ::testing::Test {
   }
   std::uint64_t tracked() const { return store_->catalogue().bytes() / kBytes; }
 
-  std::string folder_;
+  const os::ScratchFolder scratch_{"/var/tmp"};
+  const std::string folder_ = scratch_.path();
   std::unique_ptr<Store> store_;
   FileBackend* backend_ = nullptr;
 };

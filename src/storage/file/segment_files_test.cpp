@@ -16,6 +16,7 @@
 #include "os/file_descriptor.h"
 #include "storage/backends.h"
 #include "storage/file/file_backend.h"
+#include "testing/os/scratch_folder.h"
 #include "testing/storage/chains.h"
 
 namespace cachalot::storage {
@@ -29,15 +30,6 @@ class SegmentFiles : public ::testing::Test {
   static constexpr std::size_t kSlots = 16;  // of a segment
   static constexpr uid_t kOther = 4711;
 
-  void SetUp() override {
-    char name[] = "/var/tmp/cachalot_segments.XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override {
-    backend_.reset();
-    fs::remove_all(folder_);
-  }
   std::string objects() const { return folder_ + "/objects"; }
   std::string segment(int number) const {
     char name[40];
@@ -77,7 +69,8 @@ class SegmentFiles : public ::testing::Test {
       EXPECT_NE(message.find(part), std::string::npos) << message;
   }
 
-  std::string folder_;
+  const os::ScratchFolder scratch_{"/var/tmp"};
+  const std::string folder_ = scratch_.path();
   std::unique_ptr<FileBackend> backend_;
   std::vector<Chain> chains_;
 };

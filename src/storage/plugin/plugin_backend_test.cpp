@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "storage/backends.h"
+#include "testing/os/scratch_folder.h"
 #include "testing/storage/conformance.h"
 #include "testing/storage/faults.h"
 
@@ -82,16 +83,14 @@ bool says(const std::string& message, std::string_view text) {
 }
 
 TEST(PluginTest, WhatIsNoPluginIsNamed) {
-  char folder[] = "/var/tmp/cachalot_plugin.XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  const std::string file = std::string(folder) + "/lib.so";
+  const os::ScratchFolder folder;
+  const std::string file = folder.path("lib.so");
   EXPECT_TRUE(says(refusal("plugin:" + file, Code::kNotFound), file));
   std::ofstream(file) << "text";
   EXPECT_TRUE(says(refusal("plugin:" + file, Code::kInvalidArgument), "not a shared library"));
   EXPECT_TRUE(says(refusal("plugin:", Code::kInvalidArgument), "names no path"));
   EXPECT_TRUE(says(refusal("plugin:/lib/x86_64-linux-gnu/libz.so.1", Code::kInvalidArgument),
                    "does not export cachalot_storage_plugin"));
-  std::filesystem::remove_all(folder);
 }
 
 TEST(PluginTest, AWrongTableIsRefused) {
@@ -121,9 +120,8 @@ TEST(PluginTest, WrongOptionsAreThePluginsToRefuse) {
 }
 
 TEST(PluginTest, ACallAfterItsDeadlineIsATimeout) {
-  char folder[] = "/var/tmp/cachalot_plugin.XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  Result<std::unique_ptr<Backend>> backend = open_folder(folder);
+  const os::ScratchFolder folder;
+  Result<std::unique_ptr<Backend>> backend = open_folder(folder.path());
   ASSERT_TRUE(backend);
   const Chain chain(1, 1, 4096);
   const std::vector<Bytes> body = chain.body(0);
@@ -131,7 +129,6 @@ TEST(PluginTest, ACallAfterItsDeadlineIsATimeout) {
   ASSERT_TRUE((*backend)->put({&put, 1}, 1));
   ASSERT_FALSE(put.status);
   EXPECT_EQ(put.status.error().code, Code::kTimeout);
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

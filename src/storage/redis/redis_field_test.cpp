@@ -6,6 +6,7 @@
 
 #include "storage/backends.h"
 #include "storage/store.h"
+#include "testing/os/scratch_folder.h"
 #include "testing/storage/certificates.h"
 #include "testing/storage/conformance.h"
 #include "testing/storage/hostile_server.h"
@@ -228,8 +229,6 @@ TEST(RedisField, AServerThatOthersHaveFilledTakesNewObjects) {
 class TlsServer {
  public:
   explicit TlsServer(const std::string& clients = "no") {
-    char name[] = "/var/tmp/cachalot_tls.XXXXXX";
-    folder_ = mkdtemp(name);
     certificates_ = std::make_unique<Certificates>(folder_);
     certificates_->sign("server", "IP:127.0.0.1,DNS:kv.example");
     certificates_->sign("client", "DNS:client");
@@ -242,10 +241,6 @@ class TlsServer {
     if (!server) throw std::runtime_error(server.error().message);
     server_ = std::make_unique<TestServer>(*std::move(server));
   }
-  ~TlsServer() {
-    server_.reset();
-    std::filesystem::remove_all(folder_);
-  }
   std::string text(const std::string& host = "127.0.0.1", std::uint16_t port = 0) const {
     return "rediss://" + host + ":" + std::to_string(port == 0 ? server_->port() : port) +
            "?ca=" + certificates_->ca();
@@ -255,7 +250,8 @@ class TlsServer {
   const Certificates& certificates() const { return *certificates_; }
 
  private:
-  std::string folder_;
+  const os::ScratchFolder scratch_{"/var/tmp"};
+  const std::string folder_ = scratch_.path();
   std::unique_ptr<Certificates> certificates_;
   std::unique_ptr<TestServer> server_;
 };

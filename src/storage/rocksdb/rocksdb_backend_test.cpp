@@ -12,6 +12,7 @@
 #include "os/child.h"
 #include "storage/backends.h"
 #include "storage/value.h"
+#include "testing/os/scratch_folder.h"
 #include "testing/storage/conformance.h"
 #include "testing/storage/faults.h"
 
@@ -109,22 +110,14 @@ INSTANTIATE_TEST_SUITE_P(
 
 class RocksdbTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/var/tmp/cachalot_rocksdb.XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override {
-    backend_.reset();
-    std::filesystem::remove_all(folder_);
-  }
   Status open() {
     backend_.reset();
     CACHALOT_TRY_ASSIGN(backend_, open_backend("rocksdb:" + folder_ + "/objects", {}));
     return {};
   }
 
-  std::string folder_;
+  const os::ScratchFolder scratch_{"/var/tmp"};
+  const std::string folder_ = scratch_.path();
   std::unique_ptr<Backend> backend_;
 };
 

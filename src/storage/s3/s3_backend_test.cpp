@@ -8,6 +8,7 @@
 #include "storage/backends.h"
 #include "storage/s3/listing.h"
 #include "storage/value.h"
+#include "testing/os/scratch_folder.h"
 #include "testing/storage/conformance.h"
 #include "testing/storage/faults.h"
 #include "testing/storage/proxy.h"
@@ -32,17 +33,11 @@ class Moto {
     return is;
   }
   Moto() {
-    char name[] = "/var/tmp/cachalot_s3.XXXXXX";
-    folder_ = mkdtemp(name);
     Result<TestServer> server = TestServer::start(
         {"python3", "-m", "moto.server", "-H", "127.0.0.1", "-p", "{port}"}, folder_);
     if (!server) throw std::runtime_error(server.error().message);
     server_ = std::make_unique<TestServer>(*std::move(server));
     make_bucket();
-  }
-  ~Moto() {
-    server_.reset();
-    std::filesystem::remove_all(folder_);
   }
   void make_bucket() {
     S3Client client(options());
@@ -60,7 +55,8 @@ class Moto {
   TestServer& server() { return *server_; }
 
  private:
-  std::string folder_;
+  const os::ScratchFolder scratch_{"/var/tmp"};
+  const std::string folder_ = scratch_.path();
   std::unique_ptr<TestServer> server_;
 };
 

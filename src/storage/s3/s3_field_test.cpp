@@ -9,6 +9,7 @@
 #include "storage/backends.h"
 #include "storage/s3/s3_backend.h"
 #include "storage/store.h"
+#include "testing/os/scratch_folder.h"
 #include "testing/storage/certificates.h"
 #include "testing/storage/chains.h"
 #include "testing/storage/log_lines.h"
@@ -22,16 +23,7 @@ const BackendSecrets kSecrets{.s3_access_key = "OLDKEY", .s3_secret_key = "secre
 
 class S3Field : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/var/tmp/cachalot_s3.XXXXXX";
-    folder_ = mkdtemp(name);
-    start({});
-  }
-  void TearDown() override {
-    store_.reset();
-    server_.reset();
-    std::filesystem::remove_all(folder_);
-  }
+  void SetUp() override { start({}); }
   void start(std::vector<std::string> more) {
     std::vector<std::string> arguments{"python3", CACHALOT_S3_SERVER, "{port}"};
     arguments.insert(arguments.end(), more.begin(), more.end());
@@ -93,7 +85,8 @@ class S3Field : public ::testing::Test {
     return right;
   }
 
-  std::string folder_;
+  const os::ScratchFolder scratch_{"/var/tmp"};
+  const std::string folder_ = scratch_.path();
   std::unique_ptr<TestServer> server_;
   std::unique_ptr<Store> store_;
 };

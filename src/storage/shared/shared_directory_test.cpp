@@ -17,6 +17,7 @@
 #include "storage/encrypted.h"
 #include "storage/shared/object_files.h"
 #include "storage/shared/sweep.h"
+#include "testing/os/scratch_folder.h"
 #include "testing/storage/conformance.h"
 #include "testing/storage/faults.h"
 
@@ -112,17 +113,10 @@ INSTANTIATE_TEST_SUITE_P(
 
 class SharedDirectoryTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/var/tmp/cachalot_shared.XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    folder_ = name;
-    kv_ = folder_ + "/kv";
-    fs::create_directory(kv_);
-  }
+  void SetUp() override { fs::create_directory(kv_); }
   void TearDown() override {
     while (::umount2(kv_.c_str(), MNT_DETACH) == 0) {
     }
-    fs::remove_all(folder_);
   }
   std::unique_ptr<Backend> open(std::uint64_t limit_bytes = 0) const {
     Result<std::unique_ptr<Backend>> opened = open_at(kv_, limit_bytes);
@@ -172,7 +166,8 @@ class SharedDirectoryTest : public ::testing::Test {
     return !whole ? whole.error().code : get.status ? Code::kInternal : get.status.error().code;
   }
 
-  std::string folder_, kv_;
+  const os::ScratchFolder scratch_{"/var/tmp"};
+  const std::string folder_ = scratch_.path(), kv_ = folder_ + "/kv";
 };
 
 bool says(const std::string& message, std::string_view text) {

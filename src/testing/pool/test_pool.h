@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "pool/client/client.h"
-#include "pool/keeper/keeper.h"
+#include "pool/keeper/service/keeper.h"
 #include "pool/pool.h"
 #include "testing/pool/chains.h"
 

@@ -8,10 +8,10 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <functional>
 #include <ostream>
 
+#include "testing/os/scratch_folder.h"
 #include "testing/storage/chains.h"
 
 namespace cachalot::storage {
@@ -31,16 +31,7 @@ inline void PrintTo(const BackendUnderTest& backend, std::ostream* to) {
 
 class BackendConformance : public ::testing::TestWithParam<BackendUnderTest> {
  protected:
-  void SetUp() override {
-    char name[] = "/var/tmp/cachalot_storage.XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    folder_ = name;
-    open();
-  }
-  void TearDown() override {
-    backend_.reset();
-    std::filesystem::remove_all(folder_);
-  }
+  void SetUp() override { open(); }
   void open() {
     backend_.reset();
     Result<std::unique_ptr<Backend>> opened = GetParam().open(folder_);
@@ -66,7 +57,8 @@ class BackendConformance : public ::testing::TestWithParam<BackendUnderTest> {
     return keys;
   }
 
-  std::string folder_;
+  const os::ScratchFolder scratch_{"/var/tmp"};
+  const std::string folder_ = scratch_.path();
   std::unique_ptr<Backend> backend_;
 };
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(BackendConformance);

@@ -89,20 +89,10 @@ void damage_files(const std::string& folder, Fault fault, Bytes body, Bytes othe
 }
 
 void StorageFaults::SetUp() {
-  char name[] = "/var/tmp/cachalot_faults.XXXXXX";
-  ASSERT_NE(mkdtemp(name), nullptr);
-  folder_ = name;
   rig_ = GetParam().make(folder_);
   if (rig_ == nullptr)
     GTEST_SKIP() << "it cannot be made here: no server, or no right to mount a file system";
   open();
-}
-
-void StorageFaults::TearDown() {
-  store_.reset();
-  rig_.reset();
-  (void)::umount2(folder_.c_str(), MNT_DETACH);
-  std::filesystem::remove_all(folder_);
 }
 
 void StorageFaults::open() {

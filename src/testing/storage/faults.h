@@ -14,6 +14,7 @@
 #include <ostream>
 #include <string>
 
+#include "testing/os/scratch_folder.h"
 #include "testing/storage/chains.h"
 
 namespace cachalot::storage {
@@ -80,7 +81,6 @@ void damage_files(const std::string& folder, Fault fault, Bytes body, Bytes othe
 class StorageFaults : public ::testing::TestWithParam<RigUnderTest> {
  protected:
   void SetUp() override;
-  void TearDown() override;
   void open();
   std::size_t put(const Chain& chain, std::uint64_t timeout_ns = 20'000'000'000);
   // @return per object: read and verified. Each that is has the right bytes, or the test fails
@@ -88,7 +88,8 @@ class StorageFaults : public ::testing::TestWithParam<RigUnderTest> {
   // Puts and gets new chains until one comes back, for a minute at most.
   bool comes_back(std::uint64_t name);
 
-  std::string folder_;
+  const os::ScratchFolder scratch_{"/var/tmp"};
+  const std::string folder_ = scratch_.path();
   std::unique_ptr<FaultRig> rig_;
   std::unique_ptr<Store> store_;
 };

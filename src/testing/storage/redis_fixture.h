@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "testing/os/scratch_folder.h"
 #include "testing/storage/redis_servers.h"
 
 namespace cachalot::storage {
@@ -18,14 +19,6 @@ namespace cachalot::storage {
 // Servers of this process, in a folder that goes with it.
 class Servers {
  public:
-  Servers() {
-    char name[] = "/var/tmp/cachalot_redis.XXXXXX";
-    folder_ = mkdtemp(name);
-  }
-  ~Servers() {
-    servers_.clear();
-    std::filesystem::remove_all(folder_);
-  }
   TestServer& start(const std::vector<std::string>& more = {}) {
     const std::string folder = folder_ + "/" + std::to_string(servers_.size());
     std::filesystem::create_directory(folder);
@@ -42,7 +35,8 @@ class Servers {
   TestServer& at(std::size_t i) { return *servers_[i]; }
 
  private:
-  std::string folder_;
+  const os::ScratchFolder scratch_{"/var/tmp"};
+  const std::string folder_ = scratch_.path();
   std::vector<std::unique_ptr<TestServer>> servers_;
 };
 

@@ -5,27 +5,19 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
+
+#include "testing/os/scratch_folder.h"
 
 namespace cachalot::trace {
 
 class TestFiles : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "cachalot_trace_XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return folder_ / name; }
-
+  std::string path(const std::string& name) const { return folder_.path(name); }
   std::string write(const std::string& name, std::string_view content) const {
-    std::ofstream(path(name), std::ios::binary) << content;
-    return path(name);
+    return folder_.write(name, content);
   }
 
   // One gzip member.
@@ -43,7 +35,7 @@ class TestFiles : public testing::Test {
     return packed;
   }
 
-  std::filesystem::path folder_;
+  const os::ScratchFolder folder_;
 };
 
 }  // namespace cachalot::trace

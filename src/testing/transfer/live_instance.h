@@ -110,15 +110,69 @@ inline KvGeometry small_model(Attention attention = Attention::kGrouped, std::ui
   return any_model(attention, heads, layers, rng);
 }
 
+// By rank and tensor.
+using InstanceMemory = std::vector<std::vector<std::vector<std::uint64_t>>>;
+inline InstanceMemory memory_of(LiveInstance& instance) {
+  InstanceMemory all;
+  for (std::size_t r = 0; r < instance.ranks.size(); ++r)
+    all.push_back(instance.memory.cache(r).memory());
+  return all;
+}
+
 // What the decode instance must have; everything else of its memory must be as before.
 inline void expect_model_bytes(LiveInstance& decode, std::uint64_t first, std::uint64_t tokens,
-                               const std::vector<std::vector<std::vector<std::uint64_t>>>& before) {
+                               const InstanceMemory& before) {
   for (std::size_t r = 0; r < decode.memory.size(); ++r) {
     const auto after = decode.memory.cache(r).memory();
     decode.memory.cache(r).memory() = before[r];
     decode.memory.fill(r, first, tokens - first);
     EXPECT_EQ(after, decode.memory.cache(r).memory()) << "rank " << r;
     decode.memory.cache(r).memory() = after;
+  }
+}
+
+// Each rank offers its share of so many tokens, as the model fills them.
+inline void offer_all(LiveInstance& prefill, OfferId id, std::uint64_t tokens,
+                      OfferOptions options = {}) {
+  prefill.memory.fill(0, tokens);
+  for (std::size_t r = 0; r < prefill.ranks.size(); ++r) {
+    options.id = id;
+    options.pages = prefill.pages(r, tokens);
+    options.tokens = tokens;
+    if (options.deadline_ns == 0) options.deadline_ns = kLong;
+    const Status offered = prefill.ranks[r].offer(options);
+    ASSERT_TRUE(offered.ok()) << offered.error().message;
+  }
+}
+
+// A whole hand-over, of the tokens from `first` on, between all ranks: the bytes are the model's, and each rank of
+// `prefill` is told that its pages are free.
+inline void hand_over(LiveInstance& prefill, LiveInstance& decode, std::uint64_t tokens,
+                      std::uint64_t first) {
+  const OfferId id = *random_offer_id();
+  offer_all(prefill, id, tokens);
+  const InstanceMemory before = memory_of(decode);
+  std::vector<AskId> asks;
+  for (std::size_t r = 0; r < decode.ranks.size(); ++r) {
+    const Result<AskId> ask = decode.ranks[r].ask(
+        prefill.reference(id, tokens),
+        {.pages = decode.pages(r, tokens, first), .first_token = first, .deadline_ns = kLong});
+    ASSERT_TRUE(ask.ok()) << ask.error().message;
+    asks.push_back(*ask);
+  }
+  for (std::size_t r = 0; r < decode.ranks.size(); ++r) {
+    const AskStatus status = *decode.ranks[r].wait(asks[r]);
+    ASSERT_EQ(status.state, HandoverState::kDone) << "rank " << r << ": " << status.error.message;
+    EXPECT_EQ(status.layers, decode.memory.box(r).layers.count());
+    decode.ranks[r].release(asks[r]);
+  }
+  expect_model_bytes(decode, first, tokens, before);
+  // Also the ranks whose bytes were not needed are free again.
+  for (TransferRank& rank : prefill.ranks) {
+    const auto end = ended(rank);
+    ASSERT_TRUE(end.has_value());
+    EXPECT_TRUE(end->status.ok()) << end->status.error().message;
+    EXPECT_EQ(rank.statistics().open_offers, 0u);
   }
 }
 

@@ -10,7 +10,6 @@
 
 #include <unistd.h>
 
-#include <filesystem>
 #include <functional>
 #include <ostream>
 #include <string>
@@ -70,21 +69,6 @@ template <class T>
 bool failed_with(const Result<T>& result, Code code) {
   return !result && result.error().code == code;
 }
-
-// A folder of its own; removed at the end.
-class TestFolder {
- public:
-  TestFolder() {
-    char name[] = "/dev/shm/cachalot_registry.XXXXXX";
-    if (mkdtemp(name) == nullptr) std::abort();
-    path_ = name;
-  }
-  ~TestFolder() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Where a registry is, which outlives Registry objects.
 class RegistryPlace {

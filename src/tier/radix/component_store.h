@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "eviction/structure/leaf_queue.h"
+#include "eviction/leaf_queue.h"
 #include "tier/radix/radix_node.h"
 #include "tier/radix/tier.h"
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "eviction/node.h"
+#include "eviction/structure/node.h"
 
 namespace cachalot::tier {
 

@@ -19,7 +19,7 @@
 #include <cstdint>
 #include <span>
 
-#include "eviction/structure/leaf_queue.h"
+#include "eviction/leaf_queue.h"
 #include "tier/radix/component_store.h"
 #include "tier/radix/prefix_forest.h"
 #include "tier/radix/tier.h"

@@ -105,7 +105,7 @@ TEST_F(AllocTraceTest, CutGzipIsAnErrorThatStays) {
 
 TEST_F(AllocTraceTest, RefusesWhatIsNoFile) {
   EXPECT_EQ(AllocTrace::open(path("none")).error().code, Code::kInvalidArgument);
-  EXPECT_EQ(AllocTrace::open(folder_.string()).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(AllocTrace::open(folder_.path()).error().code, Code::kInvalidArgument);
 }
 
 TEST_F(AllocTraceTest, WhatIsWrittenIsReadAgainAlsoAsGzip) {

@@ -52,7 +52,7 @@ class TraceDialects : public TestFiles {
  private:
   void note(const Error& error) {
     error_ = error.message;
-    const std::string folder = folder_.string() + "/";
+    const std::string folder = folder_.path() + "/";
     if (error_.starts_with(folder)) error_.erase(0, folder.size());
   }
 };

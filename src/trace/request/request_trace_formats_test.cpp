@@ -34,7 +34,7 @@ class TraceFormats : public TestFiles {
     const auto fail = [&](const Error& error) {
       content.code = error.code;
       content.error = error.message;
-      const std::string folder = folder_.string() + "/";
+      const std::string folder = folder_.path() + "/";
       if (content.error.starts_with(folder)) content.error.erase(0, folder.size());
     };
     Result<RequestTrace> trace = RequestTrace::open(file, options);

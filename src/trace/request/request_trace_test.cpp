@@ -29,7 +29,7 @@ class RequestTraceTest : public TestFiles {
     const Result<bool> more = trace.next(request);
     if (more) return "";
     EXPECT_EQ(more.error().code, Code::kBadInput);
-    return std::string(more.error().message).substr(folder_.string().size() + 1);
+    return std::string(more.error().message).substr(folder_.path().size() + 1);
   }
 };
 
@@ -68,7 +68,7 @@ TEST_F(RequestTraceTest, NamesFileLineFieldAndValue) {
   ASSERT_FALSE(bad);
   EXPECT_EQ(bad.error().code, Code::kBadInput);
   EXPECT_EQ(bad.error().detail, 5000u);
-  EXPECT_EQ(std::string(bad.error().message).substr(folder_.string().size()),
+  EXPECT_EQ(std::string(bad.error().message).substr(folder_.path().size()),
             "/trace.jsonl:5000: hash_ids[3]: -7 is not an unsigned 64-bit integer");
 }
 

@@ -27,7 +27,7 @@ class TraceWriterTest : public TestFiles {
   }
   std::size_t files() const {
     return static_cast<std::size_t>(
-        std::distance(std::filesystem::directory_iterator(folder_), {}));
+        std::distance(std::filesystem::directory_iterator(folder_.path()), {}));
   }
   RequestTrace open(const std::string& file, std::uint64_t block_tokens) const {
     return *RequestTrace::open(file, {.default_block_tokens = block_tokens});

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "testing/trace/scratch_folder.h"
+#include "testing/os/scratch_folder.h"
 #include "trace/run/recorded_run.h"
 
 namespace cachalot::trace {
@@ -21,7 +21,7 @@ class ClientRunTest : public ::testing::Test {
     const std::string message = run.error().message;
     return message.substr(message.find("r.json") + 6);
   }
-  testing::ScratchFolder folder_;
+  os::ScratchFolder folder_;
 };
 
 std::string changed(std::string text, const std::string& what, const std::string& to) {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "testing/trace/scratch_folder.h"
+#include "testing/os/scratch_folder.h"
 
 namespace cachalot::trace {
 namespace {
@@ -25,7 +25,7 @@ class RecordedRunTest : public ::testing::Test {
     const std::string message = requests.error().message;
     return message.substr(message.find("r.jsonl") + 7);
   }
-  testing::ScratchFolder folder_;
+  os::ScratchFolder folder_;
 };
 
 TEST_F(RecordedRunTest, TimesCountFromTheFirstArrivalAndTheFirstQueuedTime) {

@@ -1,7 +1,7 @@
 // Ranks of one machine that hold the same bytes fetch them once, and copy from each other.
-#include <filesystem>
 
 #include "base/rng.h"
+#include "testing/os/scratch_folder.h"
 #include "testing/transfer/live_instance.h"
 #include "testing/transfer/proofs.h"
 #include "testing/transfer/raw_peer.h"
@@ -14,32 +14,11 @@ namespace {
 
 using namespace transfer;  // NOLINT
 
-using Memory = std::vector<std::vector<std::vector<std::uint64_t>>>;
-
-Memory memory_of(LiveInstance& instance) {
-  Memory all;
-  for (std::size_t r = 0; r < instance.ranks.size(); ++r)
-    all.push_back(instance.memory.cache(r).memory());
-  return all;
-}
-
 void meet(LiveInstance& instance) {
   std::vector<std::vector<std::string>> addresses;
   for (const TransferRank& rank : instance.ranks) addresses.push_back(rank.addresses());
   for (TransferRank& rank : instance.ranks)
     ASSERT_TRUE(rank.set_instance_addresses(addresses).ok());
-}
-
-void offer_all(LiveInstance& prefill, OfferId id, std::uint64_t tokens, OfferOptions options = {}) {
-  prefill.memory.fill(0, tokens);
-  for (std::size_t r = 0; r < prefill.ranks.size(); ++r) {
-    options.id = id;
-    options.pages = prefill.pages(r, tokens);
-    options.tokens = tokens;
-    if (options.deadline_ns == 0) options.deadline_ns = kLong;
-    const Status offered = prefill.ranks[r].offer(options);
-    ASSERT_TRUE(offered.ok()) << offered.error().message;
-  }
 }
 
 struct CopyCase {
@@ -66,30 +45,7 @@ TEST_P(EveryMachine, FetchesTheSameBytesOnce) {
                         is_once ? c.machines : std::vector<std::uint32_t>());
     meet(decode);
     // Several requests: the rank that fetches is another one each time.
-    for (int request = 0; request < 4; ++request) {
-      const Memory before = memory_of(decode);
-      const OfferId id = *random_offer_id();
-      offer_all(prefill, id, tokens);
-      std::vector<AskId> asks;
-      for (std::size_t r = 0; r < decode.ranks.size(); ++r) {
-        const Result<AskId> ask = decode.ranks[r].ask(
-            prefill.reference(id, tokens),
-            {.pages = decode.pages(r, tokens, first), .first_token = first, .deadline_ns = kLong});
-        ASSERT_TRUE(ask.ok()) << ask.error().message;
-        asks.push_back(*ask);
-      }
-      for (std::size_t r = 0; r < decode.ranks.size(); ++r) {
-        const AskStatus status = *decode.ranks[r].wait(asks[r]);
-        ASSERT_EQ(status.state, HandoverState::kDone) << "rank " << r << status.error.message;
-        EXPECT_EQ(status.layers, decode.memory.box(r).layers.count());
-      }
-      expect_model_bytes(decode, first, tokens, before);
-      for (TransferRank& rank : prefill.ranks) {
-        const auto end = ended(rank);
-        ASSERT_TRUE(end.has_value());
-        EXPECT_TRUE(end->status.ok()) << end->status.error().message;
-      }
-    }
+    for (int request = 0; request < 4; ++request) hand_over(prefill, decode, tokens, first);
     for (TransferRank& rank : prefill.ranks) sent[is_once] += rank.statistics().sent_bytes;
     for (TransferRank& rank : decode.ranks) EXPECT_EQ(rank.statistics().open_offers, 0u);
   }
@@ -160,7 +116,7 @@ struct Copies : ::testing::Test {
 TEST_F(Copies, LayersAndTheNotePassThroughTheRankThatFetches) {
   expects_note = true;
   offer_all(prefill, id, tokens, {.layers_ready = 0, .has_note = true});
-  const Memory before = memory_of(decode);
+  const InstanceMemory before = memory_of(decode);
   const AskId copy = ask(1), fetch = ask(0);  // the copy first: it waits
   for (std::uint32_t layer = 1; layer <= model.layers; ++layer) {
     ASSERT_TRUE(p.layers_ready(id, layer).ok());
@@ -373,25 +329,21 @@ TEST_F(Copies, WithoutAddressesOrWithWrongOnesIsOneClearError) {
 }
 
 TEST_F(Copies, RanksFindEachOtherInARegistry) {
-  char folder[] = "/tmp/cachalot_copies.XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  {
-    LiveInstance found("r", model, 2, 1, tokens, rng, "tcp:127.0.0.1:0", "test",
-                       "file:" + std::string(folder), {0, 0});
-    offer_all(prefill, id, tokens);
-    const Memory before = memory_of(found);
-    std::vector<AskId> asks;
-    for (std::size_t r = 0; r < 2; ++r) {
-      asks.push_back(*found.ranks[r].ask(prefill.reference(id, tokens),
-                                         {.pages = found.pages(r, tokens), .deadline_ns = kLong}));
-    }
-    for (std::size_t r = 0; r < 2; ++r) {
-      const AskStatus status = *found.ranks[r].wait(asks[r]);
-      EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
-    }
-    expect_model_bytes(found, 0, tokens, before);
+  const os::ScratchFolder folder;
+  LiveInstance found("r", model, 2, 1, tokens, rng, "tcp:127.0.0.1:0", "test",
+                     "file:" + folder.path(), {0, 0});
+  offer_all(prefill, id, tokens);
+  const InstanceMemory before = memory_of(found);
+  std::vector<AskId> asks;
+  for (std::size_t r = 0; r < 2; ++r) {
+    asks.push_back(*found.ranks[r].ask(prefill.reference(id, tokens),
+                                       {.pages = found.pages(r, tokens), .deadline_ns = kLong}));
   }
-  std::filesystem::remove_all(folder);
+  for (std::size_t r = 0; r < 2; ++r) {
+    const AskStatus status = *found.ranks[r].wait(asks[r]);
+    EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
+  }
+  expect_model_bytes(found, 0, tokens, before);
 }
 
 }  // namespace

@@ -56,36 +56,7 @@ TEST_P(EveryGpuPair, HandsOverTheBytesOfTheModelAndFreesThePages) {
                          {}, c.gives ? &gpus : nullptr);
     LiveInstance decode("d", model_of(c.attention), c.d_tp, 1, tokens, rng, c.listen, "test", "",
                         {}, c.takes ? &gpus : nullptr);
-    prefill.memory.fill(0, tokens);
-    const OfferId id = *random_offer_id();
-    for (std::size_t r = 0; r < prefill.ranks.size(); ++r) {
-      const Status offered = prefill.ranks[r].offer(
-          {.id = id, .pages = prefill.pages(r, tokens), .tokens = tokens, .deadline_ns = kLong});
-      ASSERT_TRUE(offered.ok()) << offered.error().message;
-    }
-    std::vector<std::vector<std::vector<std::uint64_t>>> before;
-    std::vector<AskId> asks;
-    for (std::size_t r = 0; r < decode.ranks.size(); ++r)
-      before.push_back(decode.memory.cache(r).memory());
-    for (std::size_t r = 0; r < decode.ranks.size(); ++r) {
-      const Result<AskId> ask = decode.ranks[r].ask(
-          prefill.reference(id, tokens),
-          {.pages = decode.pages(r, tokens, first), .first_token = first, .deadline_ns = kLong});
-      ASSERT_TRUE(ask.ok()) << ask.error().message;
-      asks.push_back(*ask);
-    }
-    for (std::size_t r = 0; r < decode.ranks.size(); ++r) {
-      const AskStatus status = *decode.ranks[r].wait(asks[r]);
-      ASSERT_EQ(status.state, HandoverState::kDone) << "rank " << r << ": " << status.error.message;
-      EXPECT_EQ(status.layers, 4u);
-      decode.ranks[r].release(asks[r]);
-    }
-    expect_model_bytes(decode, first, tokens, before);
-    for (TransferRank& rank : prefill.ranks) {
-      const auto end = ended(rank);
-      ASSERT_TRUE(end.has_value());
-      EXPECT_TRUE(end->status.ok()) << end->status.error().message;
-    }
+    hand_over(prefill, decode, tokens, first);
   }
   expect_clean(gpus);
 }

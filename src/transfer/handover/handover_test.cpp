@@ -1,10 +1,10 @@
 #include <cachalot/transfer.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
+#include "testing/os/scratch_folder.h"
 #include "testing/transfer/etcd_server.h"
 #include "testing/transfer/live_instance.h"
 #include "transfer/handover/instance.h"
@@ -30,36 +30,7 @@ TEST_P(EveryPair, HandsOverTheBytesOfTheModelAndFreesThePages) {
   const KvGeometry model = small_model(c.attention);
   LiveInstance prefill("p", model, c.p_tp, c.p_pp, tokens, rng, c.listen);
   LiveInstance decode("d", model, c.d_tp, c.d_pp, tokens, rng, c.listen);
-  prefill.memory.fill(0, tokens);
-  const OfferId id = *random_offer_id();
-  for (std::size_t r = 0; r < prefill.ranks.size(); ++r) {
-    const Status offered = prefill.ranks[r].offer(
-        {.id = id, .pages = prefill.pages(r, tokens), .tokens = tokens, .deadline_ns = kLong});
-    ASSERT_TRUE(offered.ok()) << offered.error().message;
-  }
-  std::vector<std::vector<std::vector<std::uint64_t>>> before;
-  std::vector<AskId> asks;
-  for (std::size_t r = 0; r < decode.ranks.size(); ++r)
-    before.push_back(decode.memory.cache(r).memory());
-  for (std::size_t r = 0; r < decode.ranks.size(); ++r) {
-    const Result<AskId> ask = decode.ranks[r].ask(
-        prefill.reference(id, tokens),
-        {.pages = decode.pages(r, tokens, first), .first_token = first, .deadline_ns = kLong});
-    ASSERT_TRUE(ask.ok()) << ask.error().message;
-    asks.push_back(*ask);
-  }
-  for (std::size_t r = 0; r < decode.ranks.size(); ++r) {
-    const AskStatus status = *decode.ranks[r].wait(asks[r]);
-    ASSERT_EQ(status.state, HandoverState::kDone) << "rank " << r << ": " << status.error.message;
-  }
-  expect_model_bytes(decode, first, tokens, before);
-  // Also the ranks whose bytes were not needed are free again.
-  for (TransferRank& rank : prefill.ranks) {
-    const auto end = ended(rank);
-    ASSERT_TRUE(end.has_value());
-    EXPECT_TRUE(end->status.ok()) << end->status.error().message;
-    EXPECT_EQ(rank.statistics().open_offers, 0u);
-  }
+  hand_over(prefill, decode, tokens, first);
 }
 
 std::vector<HandoverCase> every_pair() {
@@ -525,81 +496,67 @@ struct InRegistry : ::testing::Test {
 };
 
 TEST_F(InRegistry, RanksOfADirectoryFindEachOtherByName) {
-  char folder[] = "/tmp/cachalot_registry.XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  const std::string registry = "file:" + std::string(folder);
-  {
-    LiveInstance prefill("p", model, 2, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry);
-    LiveInstance decode("d", model, 1, 1, tokens, rng, "auto", "test", registry);
-    const std::vector<std::vector<std::vector<std::uint64_t>>> before = {
-        decode.memory.cache(0).memory()};
-    const AskStatus status = *decode.ranks[0].wait(ask_all(prefill, decode, *random_offer_id()));
-    EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
-    expect_model_bytes(decode, 0, tokens, before);
+  const os::ScratchFolder folder;
+  const std::string registry = "file:" + folder.path();
+  LiveInstance prefill("p", model, 2, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry);
+  LiveInstance decode("d", model, 1, 1, tokens, rng, "auto", "test", registry);
+  const InstanceMemory before = {decode.memory.cache(0).memory()};
+  const AskStatus status = *decode.ranks[0].wait(ask_all(prefill, decode, *random_offer_id()));
+  EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
+  expect_model_bytes(decode, 0, tokens, before);
 
-    KvReference unknown = nameless(prefill, *random_offer_id(), tokens);
-    unknown.instance = "nobody";
-    const AskStatus none = *decode.ranks[0].wait(
-        *decode.ranks[0].ask(unknown, {.pages = decode.pages(0, tokens), .deadline_ns = kLong}));
-    EXPECT_EQ(none.error.code, Code::kNotFound);
-    EXPECT_NE(std::string(none.error.message).find("nobody/"), std::string::npos)
-        << none.error.message;
-  }
-  std::filesystem::remove_all(folder);
+  KvReference unknown = nameless(prefill, *random_offer_id(), tokens);
+  unknown.instance = "nobody";
+  const AskStatus none = *decode.ranks[0].wait(
+      *decode.ranks[0].ask(unknown, {.pages = decode.pages(0, tokens), .deadline_ns = kLong}));
+  EXPECT_EQ(none.error.code, Code::kNotFound);
+  EXPECT_NE(std::string(none.error.message).find("nobody/"), std::string::npos)
+      << none.error.message;
 }
 
 TEST_F(InRegistry, RanksWithTheSameClusterKeyHandOverAndOthersGetNothing) {
-  char folder[] = "/tmp/cachalot_registry.XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  const std::string registry = "file:" + std::string(folder) + "/peers";
+  const os::ScratchFolder folder;
+  const std::string registry = "file:" + folder.path("peers");
   std::string keys[2];
   for (std::size_t i = 0; i < 2; ++i) {
-    keys[i] = std::string(folder) + "/key" + std::to_string(i);
+    keys[i] = folder.path("key" + std::to_string(i));
     std::ofstream(keys[i]) << std::string(64, static_cast<char>('a' + i));
     std::filesystem::permissions(keys[i], std::filesystem::perms::owner_read);
   }
-  {
-    const auto instance = [&](const char* name, const std::string& key) {
-      return LiveInstance(name, model, 1, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry, {},
-                          nullptr, key);
-    };
-    LiveInstance prefill = instance("p", keys[0]), decode = instance("d", keys[0]);
-    LiveInstance another = instance("d2", keys[1]), none = instance("d3", "");
-    const std::vector<std::vector<std::vector<std::uint64_t>>> before = {
-        decode.memory.cache(0).memory()};
-    const AskStatus status = *decode.ranks[0].wait(ask_all(prefill, decode, *random_offer_id()));
-    EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
-    expect_model_bytes(decode, 0, tokens, before);
-    // By name: the record has another tag. By address: the link does not open.
-    const AskStatus by_name = *another.ranks[0].wait(ask_all(prefill, another, *random_offer_id()));
-    EXPECT_EQ(by_name.error.code, Code::kPermission) << by_name.error.message;
-    for (LiveInstance* const stranger : {&another, &none}) {
-      const AskStatus by_address = *stranger->ranks[0].wait(
-          *stranger->ranks[0].ask(prefill.reference(*random_offer_id(), tokens),
-                                  {.pages = stranger->pages(0, tokens), .deadline_ns = kLong}));
-      EXPECT_EQ(by_address.error.code, Code::kPermission) << by_address.error.message;
-    }
+  const auto instance = [&](const char* name, const std::string& key) {
+    return LiveInstance(name, model, 1, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry, {},
+                        nullptr, key);
+  };
+  LiveInstance prefill = instance("p", keys[0]), decode = instance("d", keys[0]);
+  LiveInstance another = instance("d2", keys[1]), none = instance("d3", "");
+  const InstanceMemory before = {decode.memory.cache(0).memory()};
+  const AskStatus status = *decode.ranks[0].wait(ask_all(prefill, decode, *random_offer_id()));
+  EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
+  expect_model_bytes(decode, 0, tokens, before);
+  // By name: the record has another tag. By address: the link does not open.
+  const AskStatus by_name = *another.ranks[0].wait(ask_all(prefill, another, *random_offer_id()));
+  EXPECT_EQ(by_name.error.code, Code::kPermission) << by_name.error.message;
+  for (LiveInstance* const stranger : {&another, &none}) {
+    const AskStatus by_address = *stranger->ranks[0].wait(
+        *stranger->ranks[0].ask(prefill.reference(*random_offer_id(), tokens),
+                                {.pages = stranger->pages(0, tokens), .deadline_ns = kLong}));
+    EXPECT_EQ(by_address.error.code, Code::kPermission) << by_address.error.message;
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST_F(InRegistry, AClosedRankIsNotFoundAndItsNameIsFree) {
-  char folder[] = "/tmp/cachalot_registry.XXXXXX";
-  ASSERT_NE(mkdtemp(folder), nullptr);
-  const std::string registry = "file:" + std::string(folder);
-  {
-    LiveInstance prefill("p", model, 1, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry);
-    LiveInstance decode("d", model, 1, 1, tokens, rng, "auto", "test", registry);
-    prefill.ranks[0].close();
-    const AskStatus none = *decode.ranks[0].wait(
-        *decode.ranks[0].ask(nameless(prefill, *random_offer_id(), tokens),
-                             {.pages = decode.pages(0, tokens), .deadline_ns = kLong}));
-    EXPECT_EQ(none.error.code, Code::kNotFound) << none.error.message;
-    prefill.start(0, "auto");  // while the closed one lives
-    const AskStatus again = *decode.ranks[0].wait(ask_all(prefill, decode, *random_offer_id()));
-    EXPECT_EQ(again.state, HandoverState::kDone) << again.error.message;
-  }
-  std::filesystem::remove_all(folder);
+  const os::ScratchFolder folder;
+  const std::string registry = "file:" + folder.path();
+  LiveInstance prefill("p", model, 1, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry);
+  LiveInstance decode("d", model, 1, 1, tokens, rng, "auto", "test", registry);
+  prefill.ranks[0].close();
+  const AskStatus none = *decode.ranks[0].wait(
+      *decode.ranks[0].ask(nameless(prefill, *random_offer_id(), tokens),
+                           {.pages = decode.pages(0, tokens), .deadline_ns = kLong}));
+  EXPECT_EQ(none.error.code, Code::kNotFound) << none.error.message;
+  prefill.start(0, "auto");  // while the closed one lives
+  const AskStatus again = *decode.ranks[0].wait(ask_all(prefill, decode, *random_offer_id()));
+  EXPECT_EQ(again.state, HandoverState::kDone) << again.error.message;
 }
 
 TEST_F(InRegistry, HandOversGoOnWhileEtcdIsDownAndNewPeersAreFoundAfterwards) {
@@ -608,8 +565,7 @@ TEST_F(InRegistry, HandOversGoOnWhileEtcdIsDownAndNewPeersAreFoundAfterwards) {
   const std::string registry = "etcd://" + etcd->endpoint() + "/cachalot?ttl_s=3";
   LiveInstance prefill("p", model, 1, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry);
   LiveInstance decode("d", model, 1, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry);
-  const std::vector<std::vector<std::vector<std::uint64_t>>> before = {
-      decode.memory.cache(0).memory()};
+  const InstanceMemory before = {decode.memory.cache(0).memory()};
 
   const OfferId first = *random_offer_id(), second = *random_offer_id();
   const AskId running = ask_all(prefill, decode, first, 1);

@@ -7,15 +7,6 @@ namespace {
 
 using namespace transfer;  // NOLINT
 
-using Memory = std::vector<std::vector<std::vector<std::uint64_t>>>;
-
-Memory memory_of(LiveInstance& instance) {
-  Memory all;
-  for (std::size_t r = 0; r < instance.ranks.size(); ++r)
-    all.push_back(instance.memory.cache(r).memory());
-  return all;
-}
-
 // Prefill instances of any shape, with a prompt of whole pages.
 struct Standing : ::testing::Test {
   base::Rng rng{17};
@@ -54,7 +45,7 @@ struct Standing : ::testing::Test {
   // Takes the first pages on all ranks. Everything else in their memory stays.
   void expect_taken(LiveInstance& prefill, LiveInstance& decode, std::uint64_t pages,
                     std::uint64_t first = 0) {
-    const Memory before = memory_of(decode);
+    const InstanceMemory before = memory_of(decode);
     std::vector<AskId> asks;
     for (std::size_t r = 0; r < decode.ranks.size(); ++r)
       asks.push_back(*ask(prefill, decode, r, pages, {.first_token = first}));
@@ -66,7 +57,7 @@ struct Standing : ::testing::Test {
   }
   AskStatus refused(LiveInstance& prefill, LiveInstance& decode, std::uint64_t pages,
                     std::optional<BlockHash> hash) {
-    const Memory before = memory_of(decode);
+    const InstanceMemory before = memory_of(decode);
     AskStatus status = *decode.ranks[0].wait(*ask(prefill, decode, 0, pages, {.hash = hash}));
     EXPECT_EQ(status.state, HandoverState::kFailed);
     EXPECT_EQ(before, memory_of(decode));

@@ -2,7 +2,6 @@
 #include <cachalot/transfer_endpoint.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -10,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "testing/os/scratch_folder.h"
 #include "testing/transfer/etcd_server.h"
 #include "transfer/ucx/listening.h"
 
@@ -57,12 +57,8 @@ Status read_all(TransferEndpoint& other, SegmentId segment, std::byte value) {
 }
 
 struct FoundEndpoint : ::testing::Test {
-  std::string folder = "/tmp/cachalot_endpoints.XXXXXX", registry;
-  void SetUp() override {
-    ASSERT_NE(mkdtemp(folder.data()), nullptr);
-    registry = "file:" + folder;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder); }
+  const os::ScratchFolder scratch;
+  const std::string folder = scratch.path(), registry = "file:" + folder;
 };
 
 TEST_F(FoundEndpoint, ByNameInADirectory) {

@@ -14,7 +14,7 @@ import itertools
 import logging
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from lmcache.lmcache_native import Bitmap
 from lmcache.v1.distributed.internal_api import L2StoreResult
@@ -32,9 +32,6 @@ from cachalot.errors import NoKeeperError, NotFoundError, TimeoutError
 _ATTACH_S = 5.0
 #: Stores fail at once for so long after one that got no answer of the keeper: LMCache holds their memory meanwhile.
 _STORE_PAUSE_S = 1.0
-
-#: Returns the outcome of one key: its bytes, or None.
-_One = Callable[[Client, Buffers, Any, Any], Outcome]
 
 
 class CachalotL2Adapter(L2AdapterInterface):

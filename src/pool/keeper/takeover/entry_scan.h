@@ -14,7 +14,7 @@
 #include "pool/keeper/block_table.h"
 #include "pool/keeper/directory_writer.h"
 #include "pool/keeper/namespaces.h"
-#include "pool/keeper/takeover/predecessor.h"
+#include "pool/keeper/predecessor.h"
 #include "pool/reader/directory.h"
 
 namespace cachalot::pool {

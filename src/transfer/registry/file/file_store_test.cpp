@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/log.h"
+#include "testing/os/scratch_folder.h"
 #include "testing/transfer/registries.h"
 
 namespace cachalot::transfer {
@@ -22,7 +23,7 @@ class FilePlace final : public RegistryPlace {
   }
 
  private:
-  TestFolder folder_;
+  const os::ScratchFolder folder_{"/dev/shm"};
 };
 
 INSTANTIATE_TEST_SUITE_P(File, RegistryConformance,
@@ -53,7 +54,7 @@ class FileRegistry : public ::testing::Test {
     return *std::move(lock);
   }
 
-  TestFolder folder_;
+  const os::ScratchFolder folder_{"/dev/shm"};
 };
 
 TEST_F(FileRegistry, ItsDirectoryIsOnlyItsUsersAndIsMadeAtNeed) {

@@ -1,4 +1,4 @@
-#include "eviction/structure/prioritized_leaves.h"
+#include "eviction/wrappers/prioritized_leaves.h"
 
 namespace cachalot::eviction {
 

@@ -1,4 +1,4 @@
-#include "pool/keeper/takeover/predecessor.h"
+#include "pool/keeper/predecessor.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "eviction/structure/quota_leaves.h"
+#include "eviction/wrappers/quota_leaves.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

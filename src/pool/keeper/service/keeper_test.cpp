@@ -1,6 +1,6 @@
 // The keeper's promises to clients: W1 to W4, verdicts, eviction, namespaces.
 
-#include "pool/keeper/keeper.h"
+#include "pool/keeper/service/keeper.h"
 
 #include <gtest/gtest.h>
 

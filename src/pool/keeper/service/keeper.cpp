@@ -1,4 +1,4 @@
-#include "pool/keeper/keeper.h"
+#include "pool/keeper/service/keeper.h"
 
 #include "base/fail_point.h"
 #include "base/log.h"

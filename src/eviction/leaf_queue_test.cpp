@@ -1,4 +1,4 @@
-#include "eviction/structure/leaf_queue.h"
+#include "eviction/leaf_queue.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

@@ -1,4 +1,4 @@
-#include "eviction/structure/copies_first.h"
+#include "eviction/wrappers/copies_first.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

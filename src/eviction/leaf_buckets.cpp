@@ -1,4 +1,4 @@
-#include "eviction/structure/leaf_buckets.h"
+#include "eviction/leaf_buckets.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "eviction/structure/expiring_leaves.h"
+#include "eviction/wrappers/expiring_leaves.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

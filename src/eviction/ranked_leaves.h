@@ -12,9 +12,9 @@
 
 #include "eviction/eviction_policy.h"
 #include "eviction/holds.h"
+#include "eviction/node_memory.h"
 #include "eviction/residency.h"
 #include "eviction/structure/indexed_heap.h"
-#include "eviction/structure/node_memory.h"
 
 namespace cachalot::eviction {
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "pool/keeper/keeper.h"
+#include "pool/keeper/service/keeper.h"
 #include "testing/pool/test_pool.h"
 
 namespace cachalot::pool {

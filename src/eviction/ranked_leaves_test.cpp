@@ -1,4 +1,4 @@
-#include "eviction/structure/ranked_leaves.h"
+#include "eviction/ranked_leaves.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

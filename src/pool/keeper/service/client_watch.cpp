@@ -1,4 +1,4 @@
-#include "pool/keeper/client_watch.h"
+#include "pool/keeper/service/client_watch.h"
 
 #include <algorithm>
 
