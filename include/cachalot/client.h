@@ -354,8 +354,9 @@ class Client {
                                   const CopyOptions& options = {});
   // Loads the tokens that each KV head of each layer has chosen for itself, for sparse attention: bytes of no other
   // token are read. Neighbours in the pool that are neighbours in the pages, too, are one copy: heads that chose the same
-  // token, tokens of one head, keys and values. Rows have no checksum: checksums are of whole blocks. Not recorded
-  // (ClientOptions::record_requests).
+  // token, tokens of one head, keys and values. Rows have no checksum: checksums are of whole blocks. The call counts as a
+  // load (Statistics), so an engine that calls it in each decode step sets ClientOptions::counts_prompts; it is not
+  // recorded (record_requests).
   // @shape   tokens: [layers * heads of this rank], for the first layer of `options` head 0, head 1, …, then for the next
   //          layer: each a list of tokens, counted from the first token of hashes[0], ascending, all different; an
   //          empty list: none. A latent has one head.
@@ -366,8 +367,8 @@ class Client {
   // @errors  as load(); kInvalidArgument: a number of lists that does not fit, a token outside of the blocks, a list
   //          that does not ascend, too few pages for a list
   // @threads as load()
-  // @cost    a look at each token of the lists, a lookup of all hashes, 1 to 2 ns for each list and block; 70 to 100 ns a
-  //          row that lies alone, on a CPU (docs/guide/benchmarks.md)
+  // @cost    a look at each token of the lists and at each list for each block, a lookup of all hashes; on a CPU some
+  //          40 ns a row of 256 bytes that lies alone: a quarter of the tokens takes as long as whole blocks
   // @source  Beluga (arXiv 2511.20172) §7.3, experiment 10
   Result<std::size_t> load_head_tokens(CacheId cache, std::span<const BlockHash> hashes,
                                        std::span<const PageId> pages,

@@ -5,7 +5,7 @@
 namespace cachalot::kv {
 namespace {
 
-Status check_pages(const EngineCache& cache, const RowChoice& choice) {
+Status check_row_pages(const EngineCache& cache, const RowChoice& choice) {
   const std::uint32_t per_block = cache.pages_per_block();
   const std::size_t given = choice.pages.size();
   if (choice.place == TokenPlace::kOwn &&
@@ -83,7 +83,7 @@ Result<RowPlan> RowPlan::make(const EngineCache& cache, const BlockOrder& order,
                        plan.layers_, choice.heads,
                        g.attention == Attention::kLatent ? "; a latent has one head" : "");
   }
-  CACHALOT_TRY(check_pages(cache, choice));
+  CACHALOT_TRY(check_row_pages(cache, choice));
   for (std::uint32_t layer = 0; layer < plan.layers_; ++layer) {
     for (std::uint32_t head = 0; head < plan.heads_; ++head) {
       const std::span<const std::uint32_t> list = plan.list(layer, head);
@@ -95,11 +95,20 @@ Result<RowPlan> RowPlan::make(const EngineCache& cache, const BlockOrder& order,
   return plan;
 }
 
+RowWalk::RowWalk(const RowPlan& plan) : plan_(plan) {
+  next_.reserve(std::size_t{plan.layers_} * plan.heads_);
+  for (std::uint32_t layer = 0; layer < plan.layers_; ++layer) {
+    for (std::uint32_t head = 0; head < plan.heads_; ++head)
+      next_.push_back(next_of(plan.list(layer, head), 0));
+  }
+}
+
 void RowWalk::pick(std::uint64_t number, std::uint32_t layer, std::uint32_t head) {
   const std::span<const std::uint32_t> list = plan_.list(layer, head);
-  std::size_t& at = next_[std::size_t{layer} * plan_.heads_ + head];
+  Next& next = next_[std::size_t{layer} * plan_.heads_ + head];
   const std::uint64_t begin = number * plan_.block_tokens_, end = begin + plan_.block_tokens_;
-  if (at < list.size() && list[at] < begin) {  // blocks were left out
+  std::size_t at = next.at;
+  if (next.token < begin) {  // blocks were left out
     const auto first = list.begin() + static_cast<std::ptrdiff_t>(at);
     at = static_cast<std::size_t>(std::lower_bound(first, list.end(), begin) - list.begin());
   }
@@ -115,6 +124,7 @@ void RowWalk::pick(std::uint64_t number, std::uint32_t layer, std::uint32_t head
     pick.slot = plan_.choice_.place == TokenPlace::kOwn ? list[at] : static_cast<std::uint32_t>(at);
     picks_.push_back(pick);
   }
+  next = next_of(list, at);
 }
 
 void RowWalk::sort() {

@@ -78,20 +78,22 @@ class RowPlan {
 class RowWalk {
  public:
   // @param plan  outlives the walk
-  explicit RowWalk(const RowPlan& plan)
-      : plan_(plan), next_(std::size_t{plan.layers_} * plan.heads_, 0) {}
+  explicit RowWalk(const RowPlan& plan);
 
   // Calls f(row) for each chosen row of a block.
   // @param number  of the block in the chain, ascending from call to call
-  // @cost          a comparison for each list, and for each row some 10 ns (estimate); no allocation after the first blocks
+  // @cost          a comparison for each list, and some 10 ns for each token; no allocation after the first blocks
   template <class F>
   void for_each_row(std::uint64_t number, F&& f) {
     const Plan& plan = plan_.plan_;
+    const std::uint64_t end = (number + 1) * plan_.block_tokens_;
     // Then no list of a later layer has an earlier row.
     const bool is_by_layer =
         plan_.layer_step_ == 0 && (plan.outer_dimensions != 0 || plan.parts == 1);
     for (std::uint32_t layer = 0; layer < plan_.layers_; ++layer) {
-      for (std::uint32_t head = 0; head < plan_.heads_; ++head) pick(number, layer, head);
+      for (std::uint32_t head = 0; head < plan_.heads_; ++head) {
+        if (next_[std::size_t{layer} * plan_.heads_ + head].token < end) pick(number, layer, head);
+      }
       if (is_by_layer) emit(f);
     }
     if (!is_by_layer) emit(f);
@@ -143,7 +145,16 @@ class RowWalk {
   }
 
   const RowPlan& plan_;
-  std::vector<std::size_t> next_;  // of each list: its first token that was not walked over
+  // The first token of a list that was not walked over, next to those of the other lists.
+  struct Next {
+    std::uint64_t token;  // beyond all blocks: there is none
+    std::size_t at;
+  };
+  static Next next_of(std::span<const std::uint32_t> list, std::size_t at) {
+    return {at < list.size() ? list[at] : ~std::uint64_t{0}, at};
+  }
+
+  std::vector<Next> next_;
   std::vector<Pick> picks_;
 };
 

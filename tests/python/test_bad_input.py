@@ -226,32 +226,6 @@ def test_layers_and_tokens_out_of_range(stored):
             load_tokens(engine.cache, hashes[:1], [0], tokens)
 
 
-@pytest.mark.parametrize(
-    "tokens, options, error, words",
-    [
-        (np.zeros((2, 2, 1), int), {}, "InvalidArgumentError", "tokens: 4 lists, expected 6: one for each of 3 layer(s)"),
-        (np.zeros((2, 3, 1), int), {}, "InvalidArgumentError", "tokens: layer 0 has lists of 3 heads, expected 2"),
-        ([[[]] * 2, [[]] * 3, [[]] * 2], {}, "InvalidArgumentError", "tokens: layer 1 has lists of 3 heads, expected 2"),
-        (np.zeros((3, 2), int), {}, "InvalidArgumentError", "tokens: an array (3, 2) of int64, expected integers in three"),
-        (np.zeros((3, 2, 1)), {}, "InvalidArgumentError", "tokens: an array (3, 2, 1) of float64, expected integers"),
-        (np.zeros((3, 2, 4), int)[..., ::2], {}, "InvalidArgumentError", "not contiguous, expected integers in three"),
-        (np.full((3, 2, 1), -1), {}, "InvalidArgumentError", "tokens: number 0 is -1, expected 0 to 4294967295"),
-        (np.full((3, 2, 1), 32), {}, "InvalidArgumentError", "tokens: layer 0, head 0: number 0 is token 32, expected below the 32"),
-        ([[[3, 3]] * 2] * 3, {}, "InvalidArgumentError", "token 3 comes after token 3, expected ascending"),
-        ([[range(5)] * 2] * 3, {"packed": True}, "InvalidArgumentError", "pages: 1 of 4 token(s), expected 2: layer 0, head 0 has 5"),
-        ([[range(5)] * 2] * 3, {"layers": 4}, "InvalidArgumentError", "layers: 4 from 0 on, of a rank that has 3"),
-        (None, {}, "TypeError", "tokens: None (NoneType), expected a sequence for each layer"),
-        ([None] * 3, {}, "TypeError", "tokens: layer 0: None (NoneType), expected a sequence for each head"),
-        ([[None, None]] * 3, {}, "TypeError", "tokens: None (NoneType), expected a sequence of integers"),
-    ],
-)
-def test_tokens_of_heads_that_cannot_be(stored, tokens, options, error, words):
-    engine, hashes = stored
-    pages = [0] if "packed" in options else range(8)
-    with pytest.raises(getattr(cachalot, error, getattr(builtins, error, None)), match=re.escape(words)):
-        engine.client.load_head_tokens(engine.cache, hashes, pages, tokens, **options)
-
-
 def test_deadlines(stored):
     engine, hashes = stored
     for call in (engine.client.load, engine.client.store):

@@ -181,46 +181,6 @@ def test_some_layers_and_some_tokens(stored, pool):
                 assert (reader.tensors[2][:, page, token] == wanted).all()
 
 
-def prompt_rows(tensor):
-    """Of a tensor whose pages 0 to 7 hold a prompt: [head, token, keys or values, number]."""
-    return tensor[:, :8].reshape(2, 32, 2, 32).transpose(2, 1, 0, 3)
-
-
-@pytest.mark.parametrize("dtype", [np.uint32, np.int64, np.int32])
-def test_tokens_that_each_layer_and_head_has_chosen(stored, pool, dtype):
-    engine, hashes = stored
-    random = np.random.default_rng(5)
-    chosen = np.array([[np.sort(random.choice(32, 6, replace=False)) for _ in range(2)] for _ in range(3)], dtype)
-    reader = Engine(pool, seed=2)
-    with reader.client as client:
-        wanted = [tensor.copy() for tensor in reader.tensors]
-        for layer, head in np.ndindex(3, 2):
-            for token in chosen[layer, head]:
-                page, inside = divmod(int(token), 4)
-                wanted[layer][:, 8 + page, inside, head] = engine.tensors[layer][:, page, inside, head]
-        assert client.load_head_tokens(reader.cache, hashes, range(8, 16), chosen) == 8
-        assert all(np.array_equal(*pair) for pair in zip(reader.tensors, wanted))
-
-        # Packed, into pages of one token: an array of rows for each head.
-        rows = np.zeros((3, 2, 6, 2, 32), np.float16)
-        packed = client.register_cache("vllm_lhbnc", [rows], pages=6, page_tokens=1)
-        assert client.load_head_tokens(packed, hashes, range(6), chosen, packed=True) == 8
-        for layer, head in np.ndindex(3, 2):
-            assert np.array_equal(rows[layer, head], prompt_rows(engine.tensors[layer])[head, chosen[layer, head]])
-
-        # Lists of any lengths, of one layer.
-        rows[:] = 0
-        lists = [[np.array([1, 30]), (7,)]]
-        assert client.load_head_tokens(packed, hashes, [0, 1], lists, packed=True, first_layer=2, layers=1) == 8
-        assert np.array_equal(rows[2, 0, :2], prompt_rows(engine.tensors[2])[0, [1, 30]])
-        assert np.array_equal(rows[2, 1, 0], prompt_rows(engine.tensors[2])[1, 7])
-        assert not rows[:2].any() and not rows[2, :, 2:].any() and not rows[2, 1, 1].any()
-
-        # A block that is not in the pool ends the prefix.
-        longer = [*hashes[:5], client.hash_tokens(tokens_of(77, 4))[0], *hashes[6:]]
-        assert client.load_head_tokens(reader.cache, longer, range(8, 16), chosen) == 5
-
-
 def test_layer_by_layer(engine, pool):
     client, hashes = engine.client, engine.client.hash_tokens(tokens_of(6, 16))
     storing = client.begin_store(engine.cache, hashes, range(4))

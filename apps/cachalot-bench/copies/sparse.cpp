@@ -109,6 +109,7 @@ constexpr HeadCase kHeadCases[] = {
     {"16/packed", 16, HeadChoice::kEachItsOwn, kv::TokenPlace::kPacked},
     {"16/heads_alike", 16, HeadChoice::kAllTheSame, kv::TokenPlace::kOwn},
     {"128", 128, HeadChoice::kEachItsOwn, kv::TokenPlace::kOwn},
+    {"256", 256, HeadChoice::kEachItsOwn, kv::TokenPlace::kOwn},
 };
 
 // Ascending tokens of the prompt for each layer and head, anew for each call.

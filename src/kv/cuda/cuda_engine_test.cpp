@@ -249,25 +249,17 @@ TEST_F(CudaEngineOnFakeGpu, CopiesChosenRowsByThreadsAndFlushesTheirLinesOnly) {
     EXPECT_EQ(now.batch - before.batch, way == Way::kBatch ? 6 * 64u : 0u);
     EXPECT_EQ(now.copy_engine - before.copy_engine, way == Way::kCopyEngine ? 6 * 64u : 0u);
   }
-  // Nothing was chosen; the caller says nothing of how it checks; the pool's memory is not registered.
-  const auto engine = this->engine();
-  const std::vector<std::span<const std::uint32_t>> none(4);
-  const RowPlan empty =
-      *RowPlan::make(*cache_, default_block_order(), {none, 2, 0, pages, TokenPlace::kOwn, 1});
-  const std::size_t launches = machine_.launches.size();
-  EXPECT_TRUE(engine->scatter_rows(empty, {&row_block, 1}));
-  const auto unchecked = engine->start_scatter_rows(plan, {&row_block, 1}, nullptr);
+  const auto unchecked = engine()->start_scatter_rows(plan, {&row_block, 1}, nullptr);
   ASSERT_FALSE(unchecked);
   EXPECT_NE(std::strstr(unchecked.error().message, "validated afterwards"), nullptr);
   std::vector<memory::Line> elsewhere(kBlockBytes / memory::kLineBytes);
   const memory::Extent unknown{reinterpret_cast<std::byte*>(elsewhere.data()), kBlockBytes};
   const RowBlock wrong{{&unknown, 1}, 0};
   for (const Way way : {Way::kChoose, Way::kCopyEngine}) {
-    const Status refused = this->engine({.way = way})->scatter_rows(plan, {&wrong, 1});
+    const Status refused = engine({.way = way})->scatter_rows(plan, {&wrong, 1});
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
   }
-  EXPECT_EQ(machine_.launches.size(), launches);
 }
 
 TEST_F(CudaEngineOnFakeGpu, FlushesNothingWhereThePoolBypassesTheCaches) {

@@ -34,7 +34,7 @@ struct Common {
 };
 
 // The largest power of two that divides what was or-ed, `most` at most.
-std::uint64_t alignment_of(std::uint64_t bits, std::uint64_t most) {
+std::uint64_t largest_unit(std::uint64_t bits, std::uint64_t most) {
   return std::uint64_t{1} << std::countr_zero(bits | most);
 }
 
@@ -56,8 +56,8 @@ Plan plan_of(std::uint64_t bytes, std::uint64_t engine_unit, std::uint64_t pool_
 std::optional<RowBlocks> RowBlocks::make(std::span<const RowPiece> pieces) {
   constexpr std::uint64_t kMostEngineUnit = 4096;
   const Common common(pieces);
-  const std::uint64_t engine_unit = alignment_of(common.engine_bits, kMostEngineUnit);
-  const std::uint64_t pool_unit = alignment_of(common.pool_bits, kUnitBytes);
+  const std::uint64_t engine_unit = largest_unit(common.engine_bits, kMostEngineUnit);
+  const std::uint64_t pool_unit = largest_unit(common.pool_bits, kUnitBytes);
   if ((common.last - common.first) / engine_unit > std::numeric_limits<std::uint32_t>::max())
     return std::nullopt;
   RowBlocks rows(CopyPlan::of_blocks(plan_of(common.bytes, engine_unit, pool_unit),
