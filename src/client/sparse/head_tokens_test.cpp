@@ -100,6 +100,37 @@ TEST_F(HeadTokensTest, PackedRowsAreOneArrayForEachHead) {
   EXPECT_TRUE(rows == wanted);
 }
 
+// The same, keys and values in arrays of their own.
+TEST_F(HeadTokensTest, PackedKeysAndValuesMayLieApart) {
+  constexpr std::size_t kMost = 7;
+  std::vector<std::byte> rows[2];
+  PagedCache description{.pages = kMost, .page_tokens = 1};
+  PartStrides strides{
+      .layer = kHeads * kMost * kHead, .page = kHead, .head = kMost * kHead, .token = kHead};
+  description.strides.emplace();
+  for (std::uint32_t part = 0; part < 2; ++part) {
+    rows[part].assign(kLayers * kHeads * kMost * kHead, std::byte{0x5a});
+    description.tensors.push_back({rows[part].data(), rows[part].size()});
+    strides.tensor = part;
+    (*description.strides)[part] = strides;
+  }
+  Client client = Engine::attach(cluster_.client_options());
+  const Result<CacheId> packed = client.register_cache(description);
+  ASSERT_TRUE(packed) << packed.error().message;
+  ASSERT_EQ(
+      *client.load_head_tokens(*packed, hashes_, pages(kMost), spans(lists_), TokenPlace::kPacked),
+      5u);
+  for (std::size_t i = 0; i < lists_.size(); ++i) {
+    for (std::size_t k = 0; k < lists_[i].size(); ++k) {
+      for (std::size_t part = 0; part < 2; ++part) {
+        EXPECT_EQ(std::memcmp(&rows[part][(i * kMost + k) * kHead],
+                              written(i / kHeads, part, lists_[i][k], i % kHeads), kHead),
+                  0);
+      }
+    }
+  }
+}
+
 TEST_F(HeadTokensTest, ALayerCanBeLoadedAlone) {
   Engine reader(cluster_.client_options());
   const Lists second = {{3}, {16}};
@@ -147,6 +178,19 @@ TEST_F(HeadTokensTest, ALatentHasOneHead) {
   const std::byte* const page = &engine.memory[0][8 * engine.page_bytes()];
   EXPECT_EQ(std::memcmp(page, &engine.memory[0][1 * kRow], kRow), 0);
   EXPECT_EQ(std::memcmp(page + kRow, &engine.memory[0][6 * kRow], kRow), 0);
+  // Pages of one token: one array.
+  std::vector<std::byte> rows(2 * 3 * kRow);
+  const Result<CacheId> packed =
+      engine.client.register_cache({.layout = "vllm_lbnhc",
+                                    .tensors = {{rows.data(), rows.size()}},
+                                    .pages = 3,
+                                    .page_tokens = 1});
+  ASSERT_TRUE(packed) << packed.error().message;
+  ASSERT_EQ(
+      *engine.client.load_head_tokens(*packed, hashes, pages(3), spans(lists), TokenPlace::kPacked),
+      2u);
+  EXPECT_EQ(std::memcmp(&rows[kRow], &engine.memory[0][6 * kRow], kRow), 0);
+  EXPECT_EQ(std::memcmp(&rows[3 * kRow], &engine.memory[1][7 * kRow], kRow), 0);
   const Lists two_heads(4);
   const auto refused =
       engine.client.load_head_tokens(engine.cache, hashes, pages(2), spans(two_heads));
