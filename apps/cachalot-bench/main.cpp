@@ -73,7 +73,7 @@ constexpr std::array kBenchmarks = {
               bench::bench_gather},
     Benchmark{"scatter", "copying blocks into an engine's pages; limit: a plain copy of each piece",
               20, bench::bench_scatter},
-    Benchmark{"sparse", "reading some tokens of a block", 5, bench::bench_sparse},
+    Benchmark{"sparse", "reading some tokens of a block, or of each head", 5, bench::bench_sparse},
     Benchmark{"layerwise", "reading a block layer by layer; limit: the whole block in one call", 5,
               bench::bench_layerwise},
     Benchmark{"share-tp", "blocks in groups of heads; limit: whole blocks; uses 1.5 GiB", 20,

@@ -13,6 +13,7 @@
 #include "extra_keys.h"
 #include "gil_release.h"
 #include "hash.h"
+#include "head_tokens.h"
 #include "leave.h"
 #include "module.h"
 #include "numbers.h"
@@ -188,6 +189,21 @@ std::size_t load_tokens(ClientObject& self, const CacheObject& cache, nb::handle
   const CopyOptions options = copy_options(first_layer, layers, timeout, stream);
   return value_of(self.call(
       [&](Client& client) { return client.load_tokens(id, names.get(), to, spans, options); }));
+}
+
+std::size_t load_head_tokens(ClientObject& self, const CacheObject& cache, nb::handle hashes,
+                             nb::handle pages, nb::handle tokens, bool packed,
+                             nb::handle first_layer, nb::handle layers, nb::handle timeout,
+                             nb::handle stream) {
+  const CacheId id = id_of(self, cache);
+  const Hashes names(hashes);
+  const std::vector<PageId> to = Numbers::copy(pages, "pages");
+  const HeadTokens chosen(tokens, self.client().geometry());
+  const TokenPlace place = packed ? TokenPlace::kPacked : TokenPlace::kOwn;
+  const CopyOptions options = copy_options(first_layer, layers, timeout, stream);
+  return value_of(self.call([&](Client& client) {
+    return client.load_head_tokens(id, names.get(), to, chosen.lists(), place, options);
+  }));
 }
 
 Stored store(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb::handle pages,
@@ -599,6 +615,39 @@ void add_client(nb::module_& module) {
            "\n"
            "tokens: of each block, its ranges (first, last) without `last`, ascending and\n"
            "    disjoint; None: the whole block")
+      .def("load_head_tokens", &load_head_tokens, nb::arg("cache"), nb::arg("hashes").none(),
+           nb::arg("pages").none(), nb::arg("tokens").none(), nb::kw_only(),
+           nb::arg("packed") = false, nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(),
+           nb::arg("timeout") = nb::none(), nb::arg("stream") = nb::none(),
+           nb::sig("def load_head_tokens(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
+                   "cachalot.types.Pages, "
+                   "tokens: cachalot.types.HeadTokens, *, packed: bool = False, first_layer: "
+                   "int = 0, "
+                   "layers: int | None = None, timeout: float | None = None, "
+                   "stream: cachalot.types.Stream = None) -> int"),
+           "Loads the tokens that each KV head of each layer has chosen for itself, for sparse\n"
+           "attention. Bytes of no other token are read. Returns how many leading blocks are\n"
+           "valid: rows of tokens in later blocks are void.\n"
+           "\n"
+           "tokens: [layers, heads, k], an array of integers in the host's memory, contiguous; or\n"
+           "    lists of any lengths, tokens[layer][head]. Tokens are counted from the first one\n"
+           "    of hashes[0], and each list ascends, without repeats. Layers: those of this call,\n"
+           "    the first one is first_layer. Heads: of this rank; a latent has one\n"
+           "packed: False: pages as for load(), each token comes to its own place, and all other\n"
+           "    tokens stay as they are. True: pages are as many as the longest list needs,\n"
+           "    and token i of a list becomes token i % page_tokens of\n"
+           "    pages[i // page_tokens]. With pages of one token in the layout 'vllm_lhbnc' (a\n"
+           "    latent: 'vllm_lbnhc') the rows are one array [layer, head, i]\n"
+           "first_layer, layers, timeout, stream: as for load()\n"
+           "\n"
+           "The copies are not verified by checksums, which cover whole blocks. The call counts\n"
+           "as a load: an engine that calls it in each decode step counts its prompts itself\n"
+           "(counts_prompts). The lists are copied when the call begins; any thread may call.\n"
+           "Cost: a lookup of all hashes; on a CPU some 40 ns for each row of 256 bytes that lies\n"
+           "alone, neighbours are one copy. Source: Beluga (arXiv 2511.20172), experiment 10.\n"
+           "\n"
+           "Raises as load(); InvalidArgumentError: not a list for each layer and head, a token\n"
+           "outside of the blocks, a list that does not ascend, too few pages for a list.")
       .def("store", &store, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
            nb::kw_only(), nb::arg("parent") = nb::none(), nb::arg("tokens") = nb::none(),
            nb::arg("timeout") = nb::none(), nb::arg("stream") = nb::none(),

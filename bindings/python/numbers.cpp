@@ -62,10 +62,12 @@ std::uint64_t to_number(nb::handle object, const std::string& what, std::uint64_
   refuse("%s%s, expected 0 to %" PRIu64, what.c_str(), text_of(object).c_str(), most);
 }
 
+// @param stride  from one number to the next
 template <class T>
-void convert(const Memory& memory, const char* name, std::vector<std::uint32_t>& to) {
+void convert(const Memory& memory, std::int64_t stride, const char* name,
+             std::vector<std::uint32_t>& to) {
   const auto* at = static_cast<const std::byte*>(memory.data);
-  for (std::size_t i = 0; i < to.size(); ++i, at += memory.strides[0]) {
+  for (std::size_t i = 0; i < to.size(); ++i, at += stride) {
     T number;
     std::memcpy(&number, at, sizeof number);
     if (number < T{0} || static_cast<std::uint64_t>(number) > kMost) {
@@ -76,32 +78,32 @@ void convert(const Memory& memory, const char* name, std::vector<std::uint32_t>&
   }
 }
 
-std::vector<std::uint32_t> convert(const Memory& memory, const char* name) {
+std::vector<std::uint32_t> convert(const Memory& memory, std::int64_t stride, const char* name) {
   std::vector<std::uint32_t> to(memory.items());
   switch (static_cast<int>(memory.item_bytes) * (memory.kind == 'i' ? -1 : 1)) {
     case 1:
-      convert<std::uint8_t>(memory, name, to);
+      convert<std::uint8_t>(memory, stride, name, to);
       break;
     case 2:
-      convert<std::uint16_t>(memory, name, to);
+      convert<std::uint16_t>(memory, stride, name, to);
       break;
     case 4:
-      convert<std::uint32_t>(memory, name, to);
+      convert<std::uint32_t>(memory, stride, name, to);
       break;
     case 8:
-      convert<std::uint64_t>(memory, name, to);
+      convert<std::uint64_t>(memory, stride, name, to);
       break;
     case -1:
-      convert<std::int8_t>(memory, name, to);
+      convert<std::int8_t>(memory, stride, name, to);
       break;
     case -2:
-      convert<std::int16_t>(memory, name, to);
+      convert<std::int16_t>(memory, stride, name, to);
       break;
     case -4:
-      convert<std::int32_t>(memory, name, to);
+      convert<std::int32_t>(memory, stride, name, to);
       break;
     case -8:
-      convert<std::int64_t>(memory, name, to);
+      convert<std::int64_t>(memory, stride, name, to);
       break;
     default:
       refuse("%s: integers of %" PRIu64 " bytes, expected at most 8", name, memory.item_bytes);
@@ -114,10 +116,6 @@ void check_array(const Memory& memory, const char* name) {
     refuse("%s: %s, expected integers in one dimension, in this machine's byte order", name,
            memory.text().c_str());
   }
-}
-
-bool has_memory(nb::handle object) {
-  return PyObject_CheckBuffer(object.ptr()) || nb::hasattr(object, "__dlpack__");
 }
 
 std::vector<std::uint32_t> from_sequence(nb::handle object, const char* name) {
@@ -153,8 +151,13 @@ std::vector<std::uint32_t> from_sequence(nb::handle object, const char* name) {
 
 }  // namespace
 
+bool is_array(nb::handle object) {
+  return !PyList_CheckExact(object.ptr()) &&
+         (PyObject_CheckBuffer(object.ptr()) || nb::hasattr(object, "__dlpack__"));
+}
+
 Numbers::Numbers(nb::handle object, const char* name) {
-  if (PyList_CheckExact(object.ptr()) || !has_memory(object)) {
+  if (!is_array(object)) {
     own_ = from_sequence(object, name);
     numbers_ = own_;
     return;
@@ -167,7 +170,7 @@ Numbers::Numbers(nb::handle object, const char* name) {
   if (is_plain) {
     numbers_ = {static_cast<const std::uint32_t*>(memory_->data), memory_->items()};
   } else {
-    own_ = convert(*memory_, name);
+    own_ = convert(*memory_, memory_->strides[0], name);
     numbers_ = own_;
   }
 }
@@ -176,6 +179,16 @@ std::vector<std::uint32_t> Numbers::copy(nb::handle object, const char* name) {
   Numbers numbers(object, name);
   if (!numbers.own_.empty()) return std::move(numbers.own_);
   return {numbers.numbers_.begin(), numbers.numbers_.end()};
+}
+
+std::vector<std::uint32_t> Numbers::copy_cube(const Memory& memory, const char* name) {
+  if (memory.shape.size() != 3 || !memory.is_contiguous || memory.is_swapped ||
+      (memory.kind != 'u' && memory.kind != 'i')) {
+    refuse(
+        "%s: %s, expected integers in three dimensions, contiguous, in this machine's byte order",
+        name, memory.text().c_str());
+  }
+  return convert(memory, static_cast<std::int64_t>(memory.item_bytes), name);
 }
 
 std::string text(nb::handle object, const char* name) {

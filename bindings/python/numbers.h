@@ -13,6 +13,9 @@
 
 namespace cachalot::python {
 
+// Whether it has memory of its own: no list.
+bool is_array(nb::handle object);
+
 // A sequence of 32-bit numbers: an array of uint32 is used without a copy, others are converted.
 // Raises InvalidArgumentError: a negative or larger number, an array of another dimension or type;
 // TypeError: no sequence of numbers.
@@ -23,6 +26,8 @@ class Numbers {
 
   // A copy: later changes of the array have no effect.
   static std::vector<std::uint32_t> copy(nb::handle object, const char* name);
+  // All numbers of an array of three dimensions, the last one fastest.
+  static std::vector<std::uint32_t> copy_cube(const Memory& memory, const char* name);
 
  private:
   std::optional<Memory> memory_;

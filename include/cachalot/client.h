@@ -352,6 +352,29 @@ class Client {
                                   std::span<const PageId> pages,
                                   std::span<const std::span<const TokenRange>> tokens,
                                   const CopyOptions& options = {});
+  // Loads the tokens that each KV head of each layer has chosen for itself, for sparse attention: bytes of no other
+  // token are read. Neighbours in the pool that are neighbours in the pages, too, are one copy: heads that chose the same
+  // token, tokens of one head, keys and values. Rows have no checksum: checksums are of whole blocks. The call counts as a
+  // load (Statistics), so an engine that calls it in each decode step sets ClientOptions::counts_prompts; it is not
+  // recorded (record_requests).
+  // @shape   tokens: [layers * heads of this rank], for the first layer of `options` head 0, head 1, …, then for the next
+  //          layer: each a list of tokens, counted from the first token of hashes[0], ascending, all different; an
+  //          empty list: none. A latent has one head.
+  //          pages: kOwn: as for load(); all other tokens of the pages stay as they are. kPacked: as many as the longest
+  //          list needs, all different, whatever the number of hashes: token i of a list goes to token
+  //          i % page_tokens of pages[i / page_tokens], in its layer and head
+  // @return  how many leading blocks are valid. Rows of tokens in later blocks are void, and may or may not be written
+  // @errors  as load(); kInvalidArgument: a number of lists that does not fit, a token outside of the blocks, a list
+  //          that does not ascend, too few pages for a list
+  // @threads as load()
+  // @cost    a look at each token of the lists and at each list for each block, a lookup of all hashes; on a CPU some
+  //          40 ns a row of 256 bytes that lies alone: a quarter of the tokens takes as long as whole blocks
+  // @source  Beluga (arXiv 2511.20172) §7.3, experiment 10
+  Result<std::size_t> load_head_tokens(CacheId cache, std::span<const BlockHash> hashes,
+                                       std::span<const PageId> pages,
+                                       std::span<const std::span<const std::uint32_t>> tokens,
+                                       TokenPlace place = TokenPlace::kOwn,
+                                       const CopyOptions& options = {});
   // Copies a chain of blocks from the engine's pages into the pool and publishes them. Blocks that are in
   // the pool already are not copied, except those that this client's loads found damaged: they are replaced.
   // A page may be given twice, because it is only read.

@@ -107,6 +107,12 @@ struct TokenRange {
   std::uint32_t first = 0, last = 0;
 };
 
+// Where the tokens go that the KV heads have chosen, in the pages that a call is given.
+enum class TokenPlace {
+  kOwn,  // token t of the prompt: where the whole prompt would have it
+  kPacked,  // token i of a head's list: where a prompt would have its token i, so each head's rows lie together
+};
+
 // Names that of_model() accepts.
 std::vector<std::string> model_names();
 

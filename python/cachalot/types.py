@@ -26,3 +26,6 @@ Hashes = Union["BlockHashes", Memory, Sequence["BlockHash"]]
 Parent = Union["BlockHash", Memory, None]
 #: Ranges of tokens [first, last) of one block, ascending and disjoint; None: all tokens.
 TokenRanges = Union[Sequence[Tuple[int, int]], None]
+#: Of each layer and head the tokens that it has chosen, ascending: an array of integers [layers, heads, k], or lists
+#: of any lengths.
+HeadTokens = Union[Memory, Sequence[Sequence[Tokens]]]

@@ -113,12 +113,17 @@ Status RegisteredCache::scatter(const GroupCopies& copies, kv::LayerRange layers
 
 Result<StartedCopies> RegisteredCache::start(const GroupCopies& copies, kv::LayerRange layers,
                                              CudaStream stream, kv::Direction direction) {
+  return start_groups([&](kv::CudaEngine& engine, std::size_t i) {
+    return direction == kv::Direction::kGather ? engine.start_gather(copies[i], stream, layers)
+                                               : engine.start_scatter(copies[i], stream, layers);
+  });
+}
+
+template <class Start>
+Result<StartedCopies> RegisteredCache::start_groups(Start start) {
   StartedCopies started(*gpu_);
   for (std::size_t i = 0; i < engines_.size(); ++i) {
-    auto& engine = static_cast<kv::CudaEngine&>(*engines_[i]);
-    Result<kv::PendingCopy> copy = direction == kv::Direction::kGather
-                                       ? engine.start_gather(copies[i], stream, layers)
-                                       : engine.start_scatter(copies[i], stream, layers);
+    Result<kv::PendingCopy> copy = start(static_cast<kv::CudaEngine&>(*engines_[i]), i);
     if (!copy) {
       const Status refused = gpu_->note(copy.error());
       CACHALOT_TRY(started.wait());
@@ -127,6 +132,33 @@ Result<StartedCopies> RegisteredCache::start(const GroupCopies& copies, kv::Laye
     started.add(*std::move(copy));
   }
   return started;
+}
+
+Result<std::vector<kv::RowPlan>> RegisteredCache::plan_rows(kv::RowChoice choice,
+                                                            kv::LayerRange layers) const {
+  choice.heads = cache().geometry().heads() * groups_.count;
+  std::vector<kv::RowPlan> plans;
+  for (std::size_t i = 0; i < engines_.size(); ++i) {
+    choice.first_head = static_cast<std::uint32_t>(i) * caches_[i].geometry().heads();
+    CACHALOT_TRY_ASSIGN(kv::RowPlan plan,
+                        kv::RowPlan::make(caches_[i], engines_[i]->order(), choice, layers));
+    plans.push_back(std::move(plan));
+  }
+  return plans;
+}
+
+Status RegisteredCache::scatter_rows(std::span<const kv::RowPlan> plans, const GroupRows& rows,
+                                     CudaStream stream) {
+  if (gpu_ != nullptr) {
+    CACHALOT_TRY_ASSIGN(StartedCopies started,
+                        start_groups([&](kv::CudaEngine& engine, std::size_t i) {
+                          return engine.start_scatter_rows(plans[i], rows[i], stream);
+                        }));
+    return started.wait();
+  }
+  for (std::size_t i = 0; i < engines_.size(); ++i)
+    CACHALOT_TRY(engines_[i]->scatter_rows(plans[i], rows[i]));
+  return {};
 }
 
 CacheId CacheTable::add(std::shared_ptr<RegisteredCache> cache) {

@@ -82,6 +82,12 @@ class RegisteredCache {
     return start(copies, layers, stream, kv::Direction::kScatter);
   }
 
+  // One for each head group. @errors as kv::RowPlan::make
+  // @param choice  of all heads of the rank
+  Result<std::vector<kv::RowPlan>> plan_rows(kv::RowChoice choice, kv::LayerRange layers) const;
+  // As scatter(), of the plans that plan_rows() made.
+  Status scatter_rows(std::span<const kv::RowPlan> plans, const GroupRows& rows, CudaStream stream);
+
   // Whether the cache's memory may be freed. @errors as Gpu::check_released
   Status check_released() const { return gpu_ == nullptr ? Status() : gpu_->check_released(); }
 
@@ -101,6 +107,9 @@ class RegisteredCache {
   RegisteredCache(const kv::EngineCache& rank, const HeadGroups& groups);
   Result<StartedCopies> start(const GroupCopies& copies, kv::LayerRange layers, CudaStream stream,
                               kv::Direction direction);
+  // GPU cache only. @param start  (engine, number of the group) -> Result<kv::PendingCopy>
+  template <class Start>
+  Result<StartedCopies> start_groups(Start start);
 
   bool enter();
   void leave();

@@ -70,6 +70,11 @@ namespace {
 // blocks of 2 MiB that was a third of the time (H100). So many bytes take 5 ms.
 constexpr std::uint64_t kGpuBytesAtOnce = std::uint64_t{256} << 20;
 
+std::size_t most_blocks_at_once(const Call& call, std::uint64_t block_bytes) {
+  if (call.cache.gpu() == nullptr) return kBlocksAtOnce;
+  return std::max<std::size_t>(kBlocksAtOnce, kGpuBytesAtOnce / block_bytes);
+}
+
 // Pool blocks of all head groups, block by block.
 class LoadedPages final : public BlockTarget {
  public:
@@ -94,15 +99,35 @@ class LoadedPages final : public BlockTarget {
     return tokens_.empty() && layers_.first == 0 && layers_.last == 0;
   }
   std::size_t blocks_at_once(std::uint64_t block_bytes) const override {
-    return call_.cache.gpu() != nullptr
-               ? std::max<std::size_t>(kBlocksAtOnce, kGpuBytesAtOnce / block_bytes)
-               : kBlocksAtOnce;
+    return most_blocks_at_once(call_, block_bytes);
   }
 
  private:
   const Call& call_;
   const kv::LayerRange layers_;
   const std::span<const std::span<const TokenRange>> tokens_;
+};
+
+// Some rows of pool blocks of all head groups, block by block.
+class LoadedRows final : public BlockTarget {
+ public:
+  LoadedRows(const Call& call, std::span<const kv::RowPlan> plans) : call_(call), plans_(plans) {}
+
+  Status scatter(std::size_t first, std::span<const PoolBlock> blocks) override {
+    GroupRows rows(plans_.size());
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      rows[(first + i) % plans_.size()].push_back({blocks[i].extents, (first + i) / plans_.size()});
+    }
+    return call_.cache.scatter_rows(plans_, rows, call_.stream);
+  }
+  bool is_whole() const override { return false; }
+  std::size_t blocks_at_once(std::uint64_t block_bytes) const override {
+    return most_blocks_at_once(call_, block_bytes);
+  }
+
+ private:
+  const Call& call_;
+  const std::span<const kv::RowPlan> plans_;
 };
 
 // Pool blocks of one head group.
@@ -128,6 +153,17 @@ class StoredPages final : public BlockSource {
   const std::uint32_t group_;
 };
 
+// All blocks of a checked call.
+Result<std::size_t> load_into(const Call& call, kv::LayerRange layers, BlockTarget& target) {
+  const HeadGroups& groups = call.cache.groups();
+  const PoolNames names(groups, call.hashes);
+  BlockCall on_pool = call.on_pool(names.get());
+  on_pool.groups = groups.count;
+  // Later layers of blocks that are counted already.
+  if (layers.first != 0) return load_blocks(on_pool, target);
+  return call.session.prompts().load(call.hashes, [&] { return load_blocks(on_pool, target); });
+}
+
 }  // namespace
 
 Result<std::size_t> load(const Call& call, kv::LayerRange layers,
@@ -138,14 +174,24 @@ Result<std::size_t> load(const Call& call, kv::LayerRange layers,
     return Error::make(Code::kInvalidArgument, "tokens: of %zu blocks, for %zu", tokens.size(),
                        call.hashes.size());
   }
-  const HeadGroups& groups = call.cache.groups();
-  const PoolNames names(groups, call.hashes);
-  BlockCall on_pool = call.on_pool(names.get());
-  on_pool.groups = groups.count;
   LoadedPages pages(call, layers, tokens);
-  // Later layers of blocks that are counted already.
-  if (layers.first != 0) return load_blocks(on_pool, pages);
-  return call.session.prompts().load(call.hashes, [&] { return load_blocks(on_pool, pages); });
+  return load_into(call, layers, pages);
+}
+
+Result<std::size_t> load_head_tokens(const Call& call, kv::LayerRange layers,
+                                     std::span<const std::span<const std::uint32_t>> tokens,
+                                     TokenPlace place) {
+  CACHALOT_TRY(call.session.check_usable());
+  CACHALOT_TRY(call.check_pages_differ());
+  kv::RowChoice choice;
+  choice.tokens = tokens;
+  choice.pages = call.pages;
+  choice.place = place;
+  choice.blocks = call.hashes.size();
+  CACHALOT_TRY_ASSIGN(const std::vector<kv::RowPlan> plans, call.cache.plan_rows(choice, layers));
+  CACHALOT_TRY(call.on_pool(call.hashes).check_time("the call"));
+  LoadedRows rows(call, plans);
+  return load_into(call, layers, rows);
 }
 
 Status Call::check_tokens() const {

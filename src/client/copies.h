@@ -44,6 +44,10 @@ struct Call {
 // See Client. `tokens`: the ranges of each block; empty: whole blocks.
 Result<std::size_t> load(const Call& call, kv::LayerRange layers,
                          std::span<const std::span<const TokenRange>> tokens);
+// `tokens`: of each layer and head of the rank.
+Result<std::size_t> load_head_tokens(const Call& call, kv::LayerRange layers,
+                                     std::span<const std::span<const std::uint32_t>> tokens,
+                                     TokenPlace place);
 Result<Stored> store(const Call& call, const BlockHash* parent);
 
 }  // namespace cachalot::client

@@ -22,9 +22,10 @@ Status check_pages(const EngineCache& cache, const BlockCopy& block, std::size_t
   return {};
 }
 
-Status check_extents(const BlockCopy& block, std::uint64_t bytes, std::size_t number) {
+Status check_extents(std::span<const memory::Extent> pool, std::uint64_t bytes,
+                     std::size_t number) {
   std::uint64_t room = 0;
-  for (const memory::Extent& extent : block.pool) {
+  for (const memory::Extent& extent : pool) {
     const bool aligned = reinterpret_cast<std::uintptr_t>(extent.at) % kLineBytes == 0 &&
                          extent.bytes % kLineBytes == 0;
     if (extent.at == nullptr || !aligned || __builtin_add_overflow(room, extent.bytes, &room)) {
@@ -89,11 +90,26 @@ Status check_blocks(const EngineCache& cache, const CopyPlan& plan,
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const BlockCopy& block = blocks[i];
     CACHALOT_TRY(check_pages(cache, block, i));
-    CACHALOT_TRY(check_extents(block, plan.padded_block_bytes(), i));
+    CACHALOT_TRY(check_extents(block.pool, plan.padded_block_bytes(), i));
     CACHALOT_TRY(check_tokens(cache, block, i));
     if (direction == Direction::kGather || block.hash != nullptr) {
       CACHALOT_TRY(check_stretches(plan, block, i));
     }
+  }
+  return {};
+}
+
+Status check_row_blocks(const RowPlan& plan, std::span<const RowBlock> blocks) {
+  std::uint64_t next = 0;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    CACHALOT_TRY(check_extents(blocks[i].pool, plan.padded_block_bytes(), i));
+    if (blocks[i].number < next || blocks[i].number >= plan.blocks()) {
+      return Error::make(Code::kInvalidArgument,
+                         "copy: block %zu is number %" PRIu64 " of the chain, expected %" PRIu64
+                         " to %" PRIu64,
+                         i, blocks[i].number, next, plan.blocks() - 1);
+    }
+    next = blocks[i].number + 1;
   }
   return {};
 }

@@ -17,6 +17,7 @@
 #include <span>
 
 #include "kv/plan.h"
+#include "kv/row_plan.h"
 #include "memory/coherence.h"
 
 namespace cachalot::kv {
@@ -39,6 +40,12 @@ struct BlockCopy {
   memory::FusedHash* hash = nullptr;
 };
 
+// One block of a call that reads rows.
+struct RowBlock {
+  std::span<const memory::Extent> pool;  // as BlockCopy::pool
+  std::uint64_t number = 0;              // in the plan's chain
+};
+
 class CopyEngine {
  public:
   virtual ~CopyEngine() = default;
@@ -51,6 +58,12 @@ class CopyEngine {
   // Pool blocks into the engine's pages. Two blocks of a call share no page. @errors as gather()
   virtual Status scatter(std::span<const BlockCopy> blocks, LayerRange layers = {}) = 0;
 
+  // The chosen rows of blocks into the engine's pages.
+  // @param plan    of this engine's cache and order
+  // @param blocks  numbers ascending
+  // @errors as gather(), kInvalidArgument: a block that is not in the chain
+  virtual Status scatter_rows(const RowPlan& plan, std::span<const RowBlock> blocks) = 0;
+
   virtual const EngineCache& cache() const = 0;
   virtual const BlockOrder& order() const = 0;
 };
@@ -58,6 +71,8 @@ class CopyEngine {
 // What every engine checks before it moves a byte.
 Status check_blocks(const EngineCache& cache, const CopyPlan& plan,
                     std::span<const BlockCopy> blocks, Direction direction);
+
+Status check_row_blocks(const RowPlan& plan, std::span<const RowBlock> blocks);
 
 // The finest grain that the blocks of a call ask for.
 Grain grain_of(std::span<const BlockCopy> blocks);

@@ -12,7 +12,8 @@ static_assert(std::is_trivially_copyable_v<Plan>, "it goes into a kernel's argum
 struct Axis {
   PlanDimension dimension;
   bool outer = false;  // outside of the part
-  bool fixed = false;  // never merged: pages, layers that are tensors, single tokens
+  bool fixed =
+      false;  // never merged: pages, layers that are tensors, single tokens; all of Grain::kRow
   bool tokens = false;
   std::uint64_t engine[kParts] = {}, pool[kParts] = {};
 };
@@ -25,8 +26,9 @@ struct Sketch {
   PlanPart part[kParts];
   std::uint32_t parts = 0;
 
+  void append(const Axis& axis) { axes[count++] = axis; }
   void push(const Axis& axis) {
-    if (axis.dimension.count > 1) axes[count++] = axis;
+    if (axis.dimension.count > 1) append(axis);
   }
   void drop_last() { --count; }
 };
@@ -61,13 +63,16 @@ PoolStrides pool_strides(std::string_view order, const KvGeometry& g) {
 class Sketcher {
  public:
   Sketcher(const EngineCache& cache, std::string_view order, LayerRange layers, Grain grain)
-      : cache_(cache), pool_(pool_strides(order, cache.geometry())), layers_(layers) {
+      : cache_(cache),
+        pool_(pool_strides(order, cache.geometry())),
+        layers_(layers),
+        is_by_row_(grain == Grain::kRow) {
     bool outer = true;
     for (const char dimension : order) {
       if (dimension == 'K') outer = false;
       if (dimension == 'L') add_layers(outer);
       if (dimension == 'H') add_heads(outer);
-      if (dimension == 'N' && grain == Grain::kToken) add_tokens(outer);
+      if (dimension == 'N' && grain != Grain::kPage) add_tokens(outer);
       if (dimension == 'N' && grain == Grain::kPage) add_pages(outer);
     }
     add_parts();
@@ -88,7 +93,7 @@ class Sketcher {
       axis.engine[k] = strides(k).layer;
       axis.pool[k] = pool_.layer[k];
     }
-    sketch_.push(axis);
+    push(axis);
   }
 
   void add_heads(bool outer) {
@@ -99,7 +104,7 @@ class Sketcher {
       axis.engine[k] = strides(k).head;
       axis.pool[k] = pool_.head[k];
     }
-    sketch_.push(axis);
+    push(axis);
   }
 
   void add_pages(bool outer) {
@@ -131,7 +136,12 @@ class Sketcher {
       tokens.engine[k] = strides(k).token;
       tokens.pool[k] = pool_.token[k];
     }
-    sketch_.axes[sketch_.count++] = tokens;
+    sketch_.append(tokens);
+  }
+
+  void push(Axis& axis) {
+    axis.fixed |= is_by_row_;
+    is_by_row_ ? sketch_.append(axis) : sketch_.push(axis);
   }
 
   void add_parts() {
@@ -150,6 +160,7 @@ class Sketcher {
   const EngineCache& cache_;
   const PoolStrides pool_;
   const LayerRange layers_;
+  const bool is_by_row_;
   Sketch sketch_;
 };
 
@@ -225,6 +236,13 @@ Result<CopyPlan> CopyPlan::compile(const EngineCache& cache, const BlockOrder& o
   out.plan_ = finish(sketch);
   out.block_bytes_ = g.block_bytes();
   out.copied_bytes_ = (layers.last - layers.first) * g.layer_bytes();
+  return out;
+}
+
+CopyPlan CopyPlan::of_blocks(const Plan& arithmetic, std::uint64_t block_bytes) {
+  CopyPlan out;
+  out.plan_ = arithmetic;
+  out.block_bytes_ = out.copied_bytes_ = block_bytes;
   return out;
 }
 

@@ -28,8 +28,10 @@ struct LayerRange {
   std::uint32_t first = 0, last = 0;
 };
 
-// How finely a plan must be able to choose: whole pages, or single tokens (sparse copies).
-enum class Grain { kPage, kToken };
+// How finely a plan must be able to choose: whole pages, single tokens (sparse copies), or single tokens of single
+// heads of single layers (kv/row_plan.h). Of kRow only the parts are merged, and the dimensions are layer, token and
+// head (not of a latent), in the order of the pool.
+enum class Grain { kPage, kToken, kRow };
 
 class CopyPlan {
  public:
@@ -37,6 +39,9 @@ class CopyPlan {
   // @cost   below a microsecond; no allocation
   static Result<CopyPlan> compile(const EngineCache& cache, const BlockOrder& order,
                                   LayerRange layers = {}, Grain grain = Grain::kPage);
+
+  // Of blocks that no cache and no order describe (kv/fused/row_blocks.h).
+  static CopyPlan of_blocks(const Plan& arithmetic, std::uint64_t block_bytes);
 
   const Plan& arithmetic() const { return plan_; }
   std::uint64_t fragments() const { return fragment_count(plan_); }  // of one block

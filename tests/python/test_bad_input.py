@@ -286,6 +286,7 @@ def test_use_after_detach(stored, end):
         lambda: client.register_cache("vllm_kbnhc", tensors(), pages=16),
         lambda: client.unregister_cache(engine.cache),
         lambda: client.load_tokens(engine.cache, hashes, range(8), [None] * 8),
+        lambda: client.load_head_tokens(engine.cache, hashes, range(8), [[[]] * 2] * 3),
         lambda: client.store_async(engine.cache, hashes, range(8)),
         lambda: client.exists(["key"]),
         lambda: client.register_buffer(bytearray(8)),

@@ -65,7 +65,7 @@ def test_the_types_are_part_of_the_package():
 
 
 def test_help_says_what_a_call_takes_and_gives():
-    for name in ("load", "load_tokens", "store", "register_cache", "lookup", "load_async", "put", "get", "begin_load"):
+    for name in ("load", "load_tokens", "load_head_tokens", "store", "register_cache", "lookup", "load_async", "put", "get", "begin_load"):
         method = getattr(cachalot.Client, name)
         signature, _, words = method.__doc__.partition("\n")
         assert signature.startswith(f"{name}(self") and " -> " in signature, signature

@@ -64,9 +64,7 @@ Result<PagedBench> PagedBench::make(const Model& model, std::uint64_t own_bytes,
 }
 
 kv::BlockCopy PagedBench::next() {
-  const std::uint64_t padded = (block_bytes() + 63) / 64 * 64;
-  const std::uint64_t places = pool_.bytes_each() / padded;
-  extent_ = {pool_.base(0) + rng_.below(places) * padded, padded};
+  extent_ = place(rng_.below(places()));
   pages_ = {static_cast<std::uint32_t>(rng_.below(cache_.pages()))};
   return {{&extent_, 1}, pages_};
 }

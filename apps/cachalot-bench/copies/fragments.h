@@ -37,6 +37,12 @@ class PagedBench {
   const kv::EngineCache& cache() const { return cache_; }
   std::uint64_t block_bytes() const { return cache_.geometry().block_bytes(); }
 
+  // How many blocks have room in the pool, and where each is.
+  std::uint64_t places() const { return pool_.bytes_each() / padded_block_bytes(); }
+  memory::Extent place(std::uint64_t number) const {
+    return {pool_.base(0) + number * padded_block_bytes(), padded_block_bytes()};
+  }
+
   // Another random block: where it is in the pool, and in which pages. Valid until the next call.
   kv::BlockCopy next();
 
@@ -55,6 +61,8 @@ class PagedBench {
   };
   PagedBench(memory::DeviceSet pool, PrivateMemory own, kv::EngineCache cache)
       : pool_(std::move(pool)), own_(std::move(own)), cache_(std::move(cache)) {}
+
+  std::uint64_t padded_block_bytes() const { return (block_bytes() + 63) / 64 * 64; }
 
   memory::DeviceSet pool_;
   PrivateMemory own_;

@@ -93,6 +93,34 @@ TEST_P(GpuCacheTest, SomeTokensAndSomeLayersAreLoadedAsFromMemory) {
   EXPECT_FALSE(engine.holds(hashes[0], 4, 1));
 }
 
+TEST_P(GpuCacheTest, TokensOfEachLayerAndHeadAreLoadedAsFromMemory) {
+  GpuEngine engine(machine_, options());
+  Engine plain(options());
+  const auto hashes = engine.store(1, 2);
+  const std::vector<std::vector<std::uint32_t>> lists = {
+      {0, 7}, {1, 2, 3}, {}, {4}, {4, 5}, {0, 1, 2, 3, 4, 5, 6, 7}};
+  const std::vector<std::span<const std::uint32_t>> tokens(lists.begin(), lists.end());
+  engine.clear();
+  for (const auto& [place, pages] : {std::pair(TokenPlace::kOwn, pages_from(4, 2)),
+                                     std::pair(TokenPlace::kPacked, pages_from(0, 2))}) {
+    EXPECT_EQ(*engine.client.load_head_tokens(engine.cache, hashes, pages, tokens, place), 2u);
+    EXPECT_EQ(*plain.client.load_head_tokens(plain.cache, hashes, pages, tokens, place), 2u);
+    for (std::size_t layer = 0; layer < 3; ++layer) {
+      EXPECT_EQ(std::memcmp(engine.tensors[layer], plain.memory[layer].data(),
+                            plain.memory[layer].size()),
+                0)
+          << layer;
+    }
+  }
+  // Keys and values of 16 tokens: 64 bytes each.
+  const Statistics before = engine.client.statistics();
+  EXPECT_EQ(*engine.client.load_head_tokens(engine.cache, hashes, pages_from(4, 2), tokens), 2u);
+  EXPECT_EQ(engine.client.statistics().gpu_threads_bytes - before.gpu_threads_bytes, 16u * 2 * 64);
+  EXPECT_EQ(*engine.client.load_head_tokens(engine.cache, hashes, pages_from(4, 2),
+                                            std::vector<std::span<const std::uint32_t>>(6)),
+            2u);
+}
+
 // By hand: two blocks out, one of them back, and the driver is in none of it, for its fragments are small.
 TEST_P(GpuCacheTest, ItsBytesAreCountedByTheWayThatTheyWent) {
   GpuEngine engine(machine_, options());

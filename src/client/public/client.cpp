@@ -345,6 +345,17 @@ Result<std::size_t> Client::load_tokens(CacheId cache, std::span<const BlockHash
   return client::load(call, layers, tokens);
 }
 
+Result<std::size_t> Client::load_head_tokens(CacheId cache, std::span<const BlockHash> hashes,
+                                             std::span<const PageId> pages,
+                                             std::span<const std::span<const std::uint32_t>> tokens,
+                                             TokenPlace place, const CopyOptions& options) {
+  CACHALOT_TRY(impl_->session->check_usable());
+  CACHALOT_TRY_ASSIGN(const kv::LayerRange layers, range_of(options, geometry()));
+  CACHALOT_TRY_ASSIGN(client::CacheUse use, impl_->caches.use(cache));
+  CACHALOT_TRY_ASSIGN(const client::Call call, impl_->call(use, hashes, pages, options));
+  return client::load_head_tokens(call, layers, tokens, place);
+}
+
 Result<Stored> Client::store(CacheId cache, const BlockHash* parent,
                              std::span<const BlockHash> hashes, std::span<const PageId> pages,
                              const CopyOptions& options) {

@@ -26,6 +26,7 @@ struct HeadGroups {
 
 // Copies by group, for RegisteredCache.
 using GroupCopies = std::vector<std::vector<kv::BlockCopy>>;
+using GroupRows = std::vector<std::vector<kv::RowBlock>>;
 
 // Names of pool blocks; without groups the given ones. The given names outlive it.
 class PoolNames {

@@ -6,6 +6,7 @@
 #include "block_hash/block_hash.h"
 #include "testing/client/tp_rank.h"
 #include "testing/kv/conformance.h"
+#include "testing/kv/random_case.h"
 
 namespace cachalot::client {
 namespace {
@@ -146,7 +147,9 @@ class Ranks {
     Client& client = one.rank.client;
     RC_ASSERT(*client.lookup(hashes) == hit);
     one.rank.remember();
-    switch (rng_.below(5)) {
+    switch (rng_.below(6)) {
+      case 4:
+        return load_rows(one, hashes, pages, hit);
       case 0: {
         const std::vector<TokenRange> some = {{1, 3}, {6, 8}};
         const std::vector<std::span<const TokenRange>> tokens(kBlocks, some);
@@ -176,6 +179,30 @@ class Ranks {
     }
     RC_ASSERT(one.rank.is_changed_by(hashes, pages, hit));
     RC_ASSERT(client.statistics().damaged_blocks == 0u);
+  }
+
+  // Of each layer and head its own tokens, to their places or packed.
+  void load_rows(OneRank& one, std::span<const BlockHash> hashes, std::vector<PageId> pages,
+                 std::size_t hit) {
+    const auto first = static_cast<std::uint32_t>(rng_.below(model_.layers));
+    const auto layers = 1 + static_cast<std::uint32_t>(rng_.below(model_.layers - first));
+    const auto place = rng_.chance(0.5) ? TokenPlace::kOwn : TokenPlace::kPacked;
+    const std::uint32_t tokens = kBlocks * model_.block_tokens;
+    const auto lists = kv::any_lists(layers * one.rank.heads(), tokens, rng_);
+    if (place == TokenPlace::kPacked) {
+      std::size_t longest = 0;
+      for (const auto& list : lists) longest = std::max(longest, list.size());
+      pages.resize((longest + one.rank.page_tokens() - 1) / one.rank.page_tokens());
+    }
+    const std::vector<std::span<const std::uint32_t>> spans(lists.begin(), lists.end());
+    CopyOptions options;
+    options.first_layer = first;
+    options.layers = layers;
+    const Result<std::size_t> loaded =
+        one.rank.client.load_head_tokens(one.rank.cache, hashes, pages, spans, place, options);
+    RC_ASSERT(loaded.ok());
+    RC_ASSERT(*loaded == hit);
+    RC_ASSERT(one.rank.is_changed_by_rows(hashes, pages, hit, first, lists, place));
   }
 
   base::Rng rng_;

@@ -64,6 +64,22 @@ void CpuEngine::scatter_share(const CopyPlan& plan, std::span<const BlockCopy> b
   wholes.flush();
 }
 
+Status CpuEngine::scatter_rows(const RowPlan& plan, std::span<const RowBlock> blocks) {
+  CACHALOT_TRY(check_row_blocks(plan, blocks));
+  in_threads(options_.threads, blocks.size(), [&](std::size_t first, std::size_t last) {
+    RowWalk walk(plan);
+    ScatterBatch batch(*domain_, Preparation::kByBatch);
+    for (const RowBlock& block : blocks.subspan(first, last - first)) {
+      batch.begin_block(block.pool, nullptr);
+      walk.for_each_row(block.number, [&](const Row& row) {
+        batch.add(row.pool_offset, cache_->bases()[row.tensor] + row.engine_offset, row.bytes);
+      });
+    }
+    batch.flush();
+  });
+  return {};
+}
+
 // Every line of the block, once (R3).
 void CpuEngine::prepare_whole(const CopyPlan& plan, const BlockCopy& block) const {
   std::uint64_t left = plan.padded_block_bytes();

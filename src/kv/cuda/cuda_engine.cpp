@@ -70,6 +70,37 @@ std::uint64_t bytes_of(const CopyPlan& plan, const EngineCache& cache,
   return all;
 }
 
+Status check_registered(const PoolMap& pool, memory::Extent extent) {
+  while (extent.bytes != 0) {
+    CACHALOT_TRY_ASSIGN(const PoolPart part, pool.find_part(extent));
+    extent = {extent.at + part.bytes, extent.bytes - part.bytes};
+  }
+  return {};
+}
+
+// The chosen rows of blocks, cut where extents end.
+// @param bytes  takes the sum of their lengths
+std::vector<RowPiece> pieces_of(const RowPlan& plan, std::span<const RowBlock> blocks,
+                                std::span<const std::uint64_t> tensors, std::uint64_t& bytes) {
+  std::vector<RowPiece> pieces;
+  RowWalk walk(plan);
+  for (const RowBlock& block : blocks) {
+    ExtentCursor cursor(block.pool);
+    walk.for_each_row(block.number, [&](Row row) {
+      bytes += row.bytes;
+      while (row.bytes != 0) {
+        memory::Extent room = cursor.find(row.pool_offset);
+        room.bytes = std::min(room.bytes, row.bytes);
+        pieces.push_back({room, tensors[row.tensor] + row.engine_offset, row.tensor});
+        row.pool_offset += room.bytes;
+        row.engine_offset += room.bytes;
+        row.bytes -= room.bytes;
+      }
+    });
+  }
+  return pieces;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<CudaEngine>> CudaEngine::make(CudaDevice& device, const EngineCache& cache,
@@ -104,6 +135,11 @@ Status CudaEngine::scatter(std::span<const BlockCopy> blocks, LayerRange layers)
   return copy.wait();
 }
 
+Status CudaEngine::scatter_rows(const RowPlan& plan, std::span<const RowBlock> blocks) {
+  CACHALOT_TRY_ASSIGN(PendingCopy copy, start_rows(plan, blocks, options_.stream));
+  return copy.wait();
+}
+
 Result<PendingCopy> CudaEngine::start_gather(std::span<const BlockCopy> blocks, gpu::Stream stream,
                                              LayerRange layers) {
   return start(blocks, stream, layers, Direction::kGather);
@@ -111,12 +147,22 @@ Result<PendingCopy> CudaEngine::start_gather(std::span<const BlockCopy> blocks, 
 
 Result<PendingCopy> CudaEngine::start_scatter(std::span<const BlockCopy> blocks, gpu::Stream stream,
                                               LayerRange layers) {
-  if (options_.started_reads == ReadCheck::kUnknown) {
-    return Error::make(Code::kInvalidArgument,
-                       "cuda: a scatter without a wait, expected the options to say whether "
-                       "its bytes are validated afterwards or the read is pinned");
-  }
+  CACHALOT_TRY(check_started_reads());
   return start(blocks, stream, layers, Direction::kScatter);
+}
+
+Result<PendingCopy> CudaEngine::start_scatter_rows(const RowPlan& plan,
+                                                   std::span<const RowBlock> blocks,
+                                                   gpu::Stream stream) {
+  CACHALOT_TRY(check_started_reads());
+  return start_rows(plan, blocks, stream);
+}
+
+Status CudaEngine::check_started_reads() const {
+  if (options_.started_reads != ReadCheck::kUnknown) return {};
+  return Error::make(Code::kInvalidArgument,
+                     "cuda: a scatter without a wait, expected the options to say whether "
+                     "its bytes are validated afterwards or the read is pinned");
 }
 
 Result<PendingCopy> CudaEngine::start(std::span<const BlockCopy> blocks, gpu::Stream stream,
@@ -125,16 +171,48 @@ Result<PendingCopy> CudaEngine::start(std::span<const BlockCopy> blocks, gpu::St
                       CopyPlan::compile(*cache_, *order_, layers, grain_of(blocks)));
   CACHALOT_TRY(check_blocks(*cache_, plan, blocks, direction));
   if (blocks.empty()) return PendingCopy();
+  const Way way = way_of(plan.arithmetic(), stream);
+  PendingCopy::Work work{&device_, &slots_, nullptr, direction, HostPart(plan, blocks)};
+  work.bytes = bytes_of(plan, *cache_, blocks);
+  return begin(std::move(work), stream, way, [&](std::unique_ptr<LaunchSlot>& slot) {
+    return way == Way::kBatch || way == Way::kCopyEngine
+               ? copy_by_driver(plan, blocks, stream, direction, way == Way::kBatch, slot)
+               : launch(plan, blocks, tensors_, stream, direction, way, slot);
+  });
+}
+
+Result<PendingCopy> CudaEngine::start_rows(const RowPlan& plan, std::span<const RowBlock> blocks,
+                                           gpu::Stream stream) {
+  CACHALOT_TRY(check_row_blocks(plan, blocks));
+  std::uint64_t bytes = 0;
+  const std::vector<RowPiece> pieces = pieces_of(plan, blocks, tensors_, bytes);
+  if (pieces.empty()) return PendingCopy();
+  const std::optional<RowBlocks> rows = RowBlocks::make(pieces);
+  const Way way = way_of_rows(rows.has_value(), stream);
+  PendingCopy::Work work{&device_, &slots_, nullptr, Direction::kScatter, HostPart(pieces)};
+  work.bytes = bytes;
+  return begin(std::move(work), stream, way, [&](std::unique_ptr<LaunchSlot>& slot) {
+    return way == Way::kThreads ? launch(rows->plan(), rows->blocks(), rows->tensors(), stream,
+                                         Direction::kScatter, way, slot)
+                                : copy_rows_by_driver(pieces, stream, way == Way::kBatch, slot);
+  });
+}
+
+template <class Submit>
+Result<PendingCopy> CudaEngine::begin(PendingCopy::Work work, gpu::Stream stream, Way way,
+                                      Submit submit) {
   const bool flushes = options_.host_caches == HostCaches::kFlushed;
-  PendingCopy::Work work{&device_, &slots_, flushes ? domain_ : nullptr, direction,
-                         HostPart(plan, blocks)};
+  if (flushes) work.domain = domain_;
   // As late as possible, so that little has time to come back; whatever does is newer than this.
-  if (direction == Direction::kScatter && flushes) work.host.before_scatter(*domain_);
+  if (work.direction == Direction::kScatter && flushes) work.host.before_scatter(*domain_);
   const CudaDevice::Entered entered(device_);
   CACHALOT_TRY(status_of_refusal(entered.status()));
   std::unique_ptr<LaunchSlot> slot;
-  const Way way = way_of(plan.arithmetic(), stream);
-  if (const Status submitted = submit(plan, blocks, stream, direction, way, slot); !submitted) {
+  Status submitted = submit(slot);
+  if (submitted) {
+    submitted = device_.check(device_.driver().event_record(slot->event, stream), "cuEventRecord");
+  }
+  if (!submitted) {
     // Something may be on the stream already, and read the slot's tables.
     if (slot == nullptr) return error_of_refusal(submitted.error());
     const Status quiet = device_.check(device_.driver().stream_synchronize(stream),
@@ -142,7 +220,6 @@ Result<PendingCopy> CudaEngine::start(std::span<const BlockCopy> blocks, gpu::St
     quiet ? slots_.give_back(std::move(slot)) : slots_.abandon(std::move(slot));
     return quiet ? error_of_refusal(submitted.error()) : error_of_wait(quiet.error());
   }
-  work.bytes = bytes_of(plan, *cache_, blocks);
   device_.count(way, work.bytes);
   work.begin_ns = base::SteadyClock::read();
   return PendingCopy(std::move(work), std::move(slot));
@@ -159,25 +236,21 @@ Way CudaEngine::way_of(const Plan& plan, gpu::Stream stream) const {
   return choose_way(facts, options_.way);
 }
 
-// @param slot  set as soon as something of it may be on the stream
-Status CudaEngine::submit(const CopyPlan& plan, std::span<const BlockCopy> blocks,
-                          gpu::Stream stream, Direction direction, Way way,
-                          std::unique_ptr<LaunchSlot>& slot) {
-  if (way == Way::kBatch || way == Way::kCopyEngine) {
-    CACHALOT_TRY(copy_by_driver(plan, blocks, stream, direction, way == Way::kBatch, slot));
-  } else {
-    CACHALOT_TRY(launch(plan, blocks, stream, direction, way, slot));
-  }
-  return device_.check(device_.driver().event_record(slot->event, stream), "cuEventRecord");
+// Rows are short: the driver's copies are for options that want them, and for addresses too far apart.
+Way CudaEngine::way_of_rows(bool fits_kernel, gpu::Stream stream) const {
+  const bool by_driver = options_.way == Way::kBatch || options_.way == Way::kCopyEngine;
+  if (!by_driver && fits_kernel) return Way::kThreads;
+  const bool can_batch = device_.has_batched_copies() && !gpu::is_legacy(stream);
+  return can_batch && options_.way != Way::kCopyEngine ? Way::kBatch : Way::kCopyEngine;
 }
 
 Status CudaEngine::launch(const CopyPlan& plan, std::span<const BlockCopy> blocks,
-                          gpu::Stream stream, Direction direction, Way way,
-                          std::unique_ptr<LaunchSlot>& slot) {
+                          std::span<const std::uint64_t> tensors, gpu::Stream stream,
+                          Direction direction, Way way, std::unique_ptr<LaunchSlot>& slot) {
   const bool in_bulk = way == Way::kBulk;
   const WorkShape shape = in_bulk ? WorkShape{1, kStageBytes} : shape_for(plan.arithmetic(), kWarp);
   CACHALOT_TRY_ASSIGN(const CallTables tables,
-                      CallTables::make(plan, blocks, tensors_, &device_.pool(), shape));
+                      CallTables::make(plan, blocks, tensors, &device_.pool(), shape));
   const std::span<const std::byte> bytes = tables.bytes();
   const bool is_inline = bytes.size() <= options_.inline_table_bytes;
   CACHALOT_TRY_ASSIGN(slot, slots_.take(is_inline ? 0 : bytes.size()));
@@ -212,12 +285,8 @@ Status CudaEngine::copy_by_driver(const CopyPlan& plan, std::span<const BlockCop
                                   gpu::Stream stream, Direction direction, bool in_batches,
                                   std::unique_ptr<LaunchSlot>& slot) {
   for (const BlockCopy& block : blocks) {
-    for (memory::Extent extent : block.pool) {
-      while (extent.bytes != 0) {  // before anything is on the stream
-        CACHALOT_TRY_ASSIGN(const PoolPart part, device_.pool().find_part(extent));
-        extent = {extent.at + part.bytes, extent.bytes - part.bytes};
-      }
-    }
+    for (const memory::Extent& extent : block.pool)
+      CACHALOT_TRY(check_registered(device_.pool(), extent));  // before anything is on the stream
   }
   const std::uint64_t zeros =
       direction == Direction::kGather ? plan.padded_block_bytes() - plan.block_bytes() : 0;
@@ -253,6 +322,15 @@ Status CudaEngine::copy_by_driver(const CopyPlan& plan, std::span<const BlockCop
       }
     });
   }
+  return copies.finish();
+}
+
+Status CudaEngine::copy_rows_by_driver(std::span<const RowPiece> pieces, gpu::Stream stream,
+                                       bool in_batches, std::unique_ptr<LaunchSlot>& slot) {
+  for (const RowPiece& piece : pieces) CACHALOT_TRY(check_registered(device_.pool(), piece.pool));
+  CACHALOT_TRY_ASSIGN(slot, slots_.take(0));
+  DriverCopies copies(device_, stream, Direction::kScatter, in_batches ? options_.batch_copies : 0);
+  for (const RowPiece& piece : pieces) copies.add(piece.pool, piece.tensor, piece.engine);
   return copies.finish();
 }
 

@@ -75,6 +75,7 @@ class CudaEngine final : public CopyEngine {
   // @errors as CopyEngine, start_…() and PendingCopy::wait(). kIo, and no other: nothing is known of the copy
   Status gather(std::span<const BlockCopy> blocks, LayerRange layers = {}) override;
   Status scatter(std::span<const BlockCopy> blocks, LayerRange layers = {}) override;
+  Status scatter_rows(const RowPlan& plan, std::span<const RowBlock> blocks) override;
 
   // Launch only. What `blocks` says is taken before they return, but a hash stays the caller's until
   // wait(). Two scatters in flight share no page, and no other writer touches a gather's blocks. A scatter
@@ -88,6 +89,10 @@ class CudaEngine final : public CopyEngine {
                                    LayerRange layers = {});
   Result<PendingCopy> start_scatter(std::span<const BlockCopy> blocks, gpu::Stream stream,
                                     LayerRange layers = {});
+  // By threads, unless the options say that the driver copies.
+  // @errors as start_scatter() @cost as start_scatter(), and 100 ns a row (estimate)
+  Result<PendingCopy> start_scatter_rows(const RowPlan& plan, std::span<const RowBlock> blocks,
+                                         gpu::Stream stream);
 
   const EngineCache& cache() const override { return *cache_; }
   const BlockOrder& order() const override { return *order_; }
@@ -98,13 +103,22 @@ class CudaEngine final : public CopyEngine {
 
   Result<PendingCopy> start(std::span<const BlockCopy> blocks, gpu::Stream stream,
                             LayerRange layers, Direction direction);
+  Result<PendingCopy> start_rows(const RowPlan& plan, std::span<const RowBlock> blocks,
+                                 gpu::Stream stream);
+  // @param submit  (slot) -> Status; sets the slot as soon as something of it may be on the stream
+  template <class Submit>
+  Result<PendingCopy> begin(PendingCopy::Work work, gpu::Stream stream, Way way, Submit submit);
+  Status check_started_reads() const;
   Way way_of(const Plan& plan, gpu::Stream stream) const;
-  Status submit(const CopyPlan& plan, std::span<const BlockCopy> blocks, gpu::Stream stream,
-                Direction direction, Way way, std::unique_ptr<LaunchSlot>& slot);
-  Status launch(const CopyPlan& plan, std::span<const BlockCopy> blocks, gpu::Stream stream,
-                Direction direction, Way way, std::unique_ptr<LaunchSlot>& slot);
+  Way way_of_rows(bool fits_kernel, gpu::Stream stream) const;
+  // @param tensors  base addresses on the device
+  Status launch(const CopyPlan& plan, std::span<const BlockCopy> blocks,
+                std::span<const std::uint64_t> tensors, gpu::Stream stream, Direction direction,
+                Way way, std::unique_ptr<LaunchSlot>& slot);
   Status copy_by_driver(const CopyPlan& plan, std::span<const BlockCopy> blocks, gpu::Stream stream,
                         Direction direction, bool in_batches, std::unique_ptr<LaunchSlot>& slot);
+  Status copy_rows_by_driver(std::span<const RowPiece> pieces, gpu::Stream stream, bool in_batches,
+                             std::unique_ptr<LaunchSlot>& slot);
 
   CudaDevice& device_;
   const EngineCache* cache_;

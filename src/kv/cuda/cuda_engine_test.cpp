@@ -227,6 +227,41 @@ TEST_F(CudaEngineOnFakeGpu, FlushesBeforeAScatterIsLaunchedAndAfterAGatherIsDone
   EXPECT_EQ(domain_.flushed.back(), 2 * 128u);
 }
 
+// Three rows of keys and as many of values, 64 bytes each; whatever the ways, the driver is in it only if it is wanted.
+TEST_F(CudaEngineOnFakeGpu, CopiesChosenRowsByThreadsAndFlushesTheirLinesOnly) {
+  const std::vector<std::vector<std::uint32_t>> lists = {{2}, {2, 7}, {}, {}};
+  const std::vector<std::span<const std::uint32_t>> spans(lists.begin(), lists.end());
+  const std::uint32_t pages[] = {4, 9};
+  const RowPlan plan =
+      *RowPlan::make(*cache_, default_block_order(), {spans, 2, 0, pages, TokenPlace::kOwn, 1});
+  const memory::Extent extent{block(1), kBlockBytes};
+  const RowBlock row_block{{&extent, 1}, 0};
+  for (const Way way : {Way::kChoose, Way::kBulk, Way::kBatch, Way::kCopyEngine}) {
+    const OwnStream stream(*device_);
+    const auto engine = this->engine({.way = way, .stream = stream.get()});
+    const WayBytes before = device_->way_bytes();
+    ASSERT_TRUE(engine->scatter_rows(plan, {&row_block, 1}));
+    const WayBytes now = device_->way_bytes();
+    EXPECT_EQ(domain_.flushed.back(), 6 * 64u);
+    EXPECT_EQ(now.bulk, before.bulk);
+    const bool by_driver = way == Way::kBatch || way == Way::kCopyEngine;
+    EXPECT_EQ(now.threads - before.threads, by_driver ? 0u : 6 * 64u);
+    EXPECT_EQ(now.batch - before.batch, way == Way::kBatch ? 6 * 64u : 0u);
+    EXPECT_EQ(now.copy_engine - before.copy_engine, way == Way::kCopyEngine ? 6 * 64u : 0u);
+  }
+  const auto unchecked = engine()->start_scatter_rows(plan, {&row_block, 1}, nullptr);
+  ASSERT_FALSE(unchecked);
+  EXPECT_NE(std::strstr(unchecked.error().message, "validated afterwards"), nullptr);
+  std::vector<memory::Line> elsewhere(kBlockBytes / memory::kLineBytes);
+  const memory::Extent unknown{reinterpret_cast<std::byte*>(elsewhere.data()), kBlockBytes};
+  const RowBlock wrong{{&unknown, 1}, 0};
+  for (const Way way : {Way::kChoose, Way::kCopyEngine}) {
+    const Status refused = engine({.way = way})->scatter_rows(plan, {&wrong, 1});
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  }
+}
+
 TEST_F(CudaEngineOnFakeGpu, FlushesNothingWhereThePoolBypassesTheCaches) {
   const auto engine = this->engine({.host_caches = HostCaches::kBypassed});
   const std::uint32_t pages[] = {4, 9};

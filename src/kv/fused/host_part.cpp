@@ -54,6 +54,20 @@ HostPart::HostPart(const CopyPlan& plan, std::span<const BlockCopy> blocks) {
   }
 }
 
+// Pieces in one line follow each other, mostly.
+HostPart::HostPart(std::span<const RowPiece> pieces) {
+  const std::byte* end = nullptr;  // of the piece before
+  for (const RowPiece& piece : pieces) {
+    const std::uint64_t within = reinterpret_cast<std::uintptr_t>(piece.pool.at) % kLineBytes;
+    memory::Extent lines{piece.pool.at - within,
+                         (within + piece.pool.bytes + kLineBytes - 1) / kLineBytes * kLineBytes};
+    if (lines.at + kLineBytes == end) lines = {lines.at + kLineBytes, lines.bytes - kLineBytes};
+    if (lines.bytes == 0) continue;
+    end = lines.at + lines.bytes;
+    lines_.push_back(lines);
+  }
+}
+
 void HostPart::before_scatter(memory::Domain& domain) const {
   if (domain.kind() == memory::DomainKind::kCoherent) return;
   domain.prepare_read(lines_.data(), lines_.size());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kv/copy_engine.h"
+#include "kv/fused/row_blocks.h"
 
 namespace cachalot::kv {
 
@@ -14,6 +15,8 @@ class HostPart {
  public:
   HostPart() = default;
   HostPart(const CopyPlan& plan, std::span<const BlockCopy> blocks);
+  // A scatter of rows: pieces of pool memory, of any alignment.
+  explicit HostPart(std::span<const RowPiece> pieces);
 
   // Before a scatter is launched: nothing old of the lines is in the host's caches (R3).
   // @cost  a flush of each line; nothing where caches are coherent

@@ -108,7 +108,36 @@ class TpRank {
     for (std::size_t i = count; i < blocks.size(); ++i) copy_pages(memory_, wanted, pages, i);
     return memory_.memory == wanted.memory;
   }
+  // The same of a load of some tokens of each layer and head, given as kv::reference::place_rows() wants them. Rows of
+  // tokens after the first `count` blocks may be anything.
+  bool is_changed_by_rows(std::span<const BlockHash> blocks, const std::vector<PageId>& pages,
+                          std::size_t count, std::uint32_t first_layer,
+                          const std::vector<std::vector<std::uint32_t>>& lists, TokenPlace where) {
+    kv::reference::Cache wanted = memory_;
+    wanted.memory = before_;
+    const std::uint32_t each = memory_.shape.tokens_of_page();
+    for (std::size_t i = 0; i < lists.size(); ++i) {
+      for (std::size_t k = 0; k < lists[i].size(); ++k) {
+        const std::uint32_t token = lists[i][k];
+        const std::size_t block = token / geometry_.block_tokens;
+        const std::size_t to = where == TokenPlace::kOwn ? token : k;
+        for_each_byte_of_row(first_layer + i / geometry_.heads(), i % geometry_.heads(),
+                             [&](kv::reference::Place place) {
+                               place.page = pages[to / each];
+                               place.token = to % each;
+                               std::byte& at = wanted.at(place);
+                               at = memory_.at(place);
+                               if (block >= count) return;
+                               place.token = token % geometry_.block_tokens;
+                               at = model_.at(blocks[block], first_head() + place.head, place);
+                             });
+      }
+    }
+    return memory_.memory == wanted.memory;
+  }
   std::uint32_t layers() const { return geometry_.layers; }
+  std::uint32_t heads() const { return geometry_.heads(); }
+  std::uint32_t page_tokens() const { return memory_.shape.tokens_of_page(); }
 
  private:
   static kv::CacheShape shape_of(const KvGeometry& geometry, const TpPages& pages) {
@@ -116,6 +145,22 @@ class TpRank {
   }
   static kv::Form form_of(const KvGeometry& geometry, const char* layout) {
     return (*kv::find_layout(layout))->form(geometry.attention);
+  }
+
+  // Of the model's heads.
+  std::uint64_t first_head() const {
+    if (model_.heads == 0) return 0;
+    return std::uint64_t{geometry_.tp_rank} * model_.heads / geometry_.tp_size;
+  }
+
+  // Calls f(place) for each byte that a head keeps of a token; page and token are for f to set.
+  template <class F>
+  void for_each_byte_of_row(std::uint64_t layer, std::uint64_t head, F&& f) const {
+    for (std::uint64_t part = 0; part < kParts; ++part) {
+      const std::uint64_t bytes = geometry_.content_bytes(static_cast<std::uint32_t>(part));
+      for (std::uint64_t byte = 0; byte < bytes; ++byte)
+        f(kv::reference::Place{part, layer, 0, head, 0, byte});
+    }
   }
 
   // Calls f(place in the cache, token of the block) for each byte of block i.
@@ -141,8 +186,6 @@ class TpRank {
             std::span<const PageId> pages, std::size_t i, kv::LayerRange layers,
             std::span<const TokenRange> tokens) const {
     const std::uint32_t last = layers.last == 0 ? geometry_.layers : layers.last;
-    const std::uint64_t first_head =
-        model_.heads == 0 ? 0 : std::uint64_t{geometry_.tp_rank} * model_.heads / geometry_.tp_size;
     visit(pages, i, [&](kv::reference::Place place, std::uint32_t token) {
       const bool is_chosen =
           tokens.empty() || std::any_of(tokens.begin(), tokens.end(), [&](const TokenRange& range) {
@@ -151,7 +194,7 @@ class TpRank {
       if (!is_chosen || place.layer < layers.first || place.layer >= last) return;
       std::byte& at = to.at(place);
       place.token = token;
-      at = model_.at(blocks[i], first_head + place.head, place);
+      at = model_.at(blocks[i], first_head() + place.head, place);
     });
   }
 

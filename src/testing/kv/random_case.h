@@ -77,6 +77,23 @@ inline std::vector<TokenRange> any_tokens(std::uint32_t block_tokens, base::Rng&
   return out;
 }
 
+// Ascending tokens below `tokens` for each list; often the same as the list before.
+inline std::vector<std::vector<std::uint32_t>> any_lists(std::uint32_t count, std::uint32_t tokens,
+                                                         base::Rng& rng) {
+  std::vector<std::vector<std::uint32_t>> out(count);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (i != 0 && rng.chance(0.3)) {
+      out[i] = out[i - 1];
+      continue;
+    }
+    const double share = rng.chance(0.1) ? 0 : rng.chance(0.2) ? 1 : 0.4;
+    for (std::uint32_t token = 0; token < tokens; ++token) {
+      if (rng.chance(share)) out[i].push_back(token);
+    }
+  }
+  return out;
+}
+
 inline std::vector<bool> chosen_of(const std::vector<TokenRange>& ranges,
                                    std::uint32_t block_tokens) {
   std::vector<bool> out(block_tokens, ranges.empty());
@@ -133,6 +150,7 @@ class Case {
     check_pool();
     scatter_whole();
     scatter_some();
+    for (const TokenPlace place : {TokenPlace::kOwn, TokenPlace::kPacked}) scatter_rows(place);
   }
 
  private:
@@ -221,11 +239,15 @@ class Case {
     }
   }
 
-  void scatter_some() {
-    // Other bytes first, so that nothing is right from before.
+  // Other bytes, so that nothing is right from before.
+  void spoil_pages() {
     for (auto& tensor : to_.cache.memory) {
       for (std::uint64_t& word : tensor) word = ~word;
     }
+  }
+
+  void scatter_some() {
+    spoil_pages();
     const auto first = static_cast<std::uint32_t>(rng_.below(geometry_.layers));
     const auto last = first + 1 + static_cast<std::uint32_t>(rng_.below(geometry_.layers - first));
     const std::vector<TokenRange> tokens = any_tokens(geometry_.block_tokens, rng_);
@@ -233,6 +255,52 @@ class Case {
     scatter({}, tokens, false);
     scatter({first, last}, tokens, false);
   }
+  // Of each layer and head its own tokens, of all or some of the blocks, in one call or one for each block.
+  void scatter_rows(TokenPlace place) {
+    spoil_pages();
+    const auto first = static_cast<std::uint32_t>(rng_.below(geometry_.layers));
+    const auto last = first + 1 + static_cast<std::uint32_t>(rng_.below(geometry_.layers - first));
+    const std::uint32_t heads = geometry_.heads(), chain = blocks_ * geometry_.block_tokens;
+    const std::vector<std::vector<std::uint32_t>> lists =
+        any_lists((last - first) * heads, chain, rng_);
+    std::vector<std::uint32_t> pages;
+    for (const std::vector<std::uint32_t>& of_block : to_.pages)
+      pages.insert(pages.end(), of_block.begin(), of_block.end());
+    if (place == TokenPlace::kPacked) {
+      std::size_t longest = 0;
+      for (const std::vector<std::uint32_t>& list : lists) longest = std::max(longest, list.size());
+      const std::uint32_t each = to_.cache.shape.tokens_of_page();
+      pages.resize((longest + each - 1) / each);
+    }
+    const EngineCache view = to_.view();
+    const auto engine =
+        make_engine(kind_, view, to_.cache.views(), order_, world_.reader(), world_);
+    const std::vector<std::span<const std::uint32_t>> spans(lists.begin(), lists.end());
+    const Result<RowPlan> plan = RowPlan::make(
+        view, order_, {spans, heads, 0, pages, place, blocks_}, LayerRange{first, last});
+    RC_ASSERT(plan.ok());
+
+    std::vector<std::vector<memory::Extent>> extents;
+    std::vector<RowBlock> blocks;
+    std::vector<std::vector<std::byte>> bytes;  // empty: the block is left out
+    for (std::uint32_t i = 0; i < blocks_; ++i) {
+      extents.push_back(pool(false, i));
+      bytes.push_back(rng_.chance(0.2) ? std::vector<std::byte>() : expected_block(i));
+    }
+    for (std::uint32_t i = 0; i < blocks_; ++i) {
+      if (!bytes[i].empty()) blocks.push_back({extents[i], i});
+    }
+    reference::Cache wanted = to_.cache;
+    reference::place_rows(wanted, order_, lists, pages, place, first, bytes);
+    if (rng_.chance(0.5)) {
+      RC_ASSERT(engine->scatter_rows(*plan, blocks).ok());
+    } else {
+      for (const RowBlock& block : blocks) RC_ASSERT(engine->scatter_rows(*plan, {&block, 1}).ok());
+    }
+    const bool same = to_.cache.memory == wanted.memory;
+    RC_ASSERT(same);
+  }
+
   void scatter_whole() { scatter({}, {}, rng_.chance(0.7)); }
 
   base::Rng rng_;

@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "kv/block_order.h"
 #include "kv/engine_cache.h"
+#include "kv/row_plan.h"
 
 namespace cachalot::kv::reference {
 
@@ -149,6 +150,34 @@ void for_each_byte(Cache& cache, const BlockOrder& block_order,
                               byte};
             f(cache.at(place), pool_offset(g, order, place, token));
           }
+        }
+      }
+    }
+  }
+}
+
+// What the chosen tokens of each layer and head bring into a cache.
+// @param lists   of first_layer head 0, head 1, …: tokens of the chain
+// @param blocks  of the chain, as they are in the pool; empty ones bring nothing
+inline void place_rows(Cache& cache, const BlockOrder& block_order,
+                       const std::vector<std::vector<std::uint32_t>>& lists,
+                       const std::vector<std::uint32_t>& pages, TokenPlace where,
+                       std::uint32_t first_layer,
+                       const std::vector<std::vector<std::byte>>& blocks) {
+  const KvGeometry& g = cache.shape.geometry;
+  const std::string order = block_order.order(g.attention);
+  const std::uint32_t each = cache.shape.tokens_of_page();
+  for (std::size_t i = 0; i < lists.size(); ++i) {
+    for (std::size_t k = 0; k < lists[i].size(); ++k) {
+      const std::uint32_t token = lists[i][k];
+      const std::vector<std::byte>& block = blocks[token / g.block_tokens];
+      if (block.empty()) continue;
+      const std::uint64_t to = where == TokenPlace::kOwn ? token : k;
+      for (std::uint32_t part = 0; part < 2; ++part) {
+        for (std::uint64_t byte = 0; byte < g.content_bytes(part); ++byte) {
+          const Place place{
+              part, first_layer + i / g.heads(), pages[to / each], i % g.heads(), to % each, byte};
+          cache.at(place) = block[pool_offset(g, order, place, token % g.block_tokens)];
         }
       }
     }

@@ -99,6 +99,11 @@ class StagedEngine final : public CopyEngine {
     CACHALOT_TRY(next().scatter(blocks, layers));
     return move_pages(false);
   }
+  Status scatter_rows(const RowPlan& plan, std::span<const RowBlock> blocks) override {
+    CACHALOT_TRY(move_pages(true));
+    CACHALOT_TRY(next().scatter_rows(plan, blocks));
+    return move_pages(false);
+  }
   const EngineCache& cache() const override { return *host_; }
   const BlockOrder& order() const override { return engine_->order(); }
 

@@ -146,7 +146,9 @@ void LossyHost::order() {
   if (memory_.rng().chance(memory_.options().adversary.order_drains)) drain_through(stamp);
 }
 
-void LossyHost::complete() { complete_for(memory_.scheduler().current()); }
+void LossyHost::complete() {
+  complete_for(memory_.scheduler().current());
+}
 
 void LossyHost::complete_for(std::size_t fiber) {
   memory_.tick();
