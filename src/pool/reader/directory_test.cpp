@@ -258,6 +258,20 @@ TEST(Directory, AnotherNamespaceOrEpochFindsNothing) {
   EXPECT_NE(directory.look(hash), kNoBlock);
 }
 
+// Between machines a keeper may announce itself by an older look at the pool, with the min_epoch of then.
+TEST(Directory, AnEpochThatHasEndedStaysEndedWhileAnOlderLookRules) {
+  Directory directory(64, 8);
+  ASSERT_TRUE(directory.insert(hash_of(1)));
+  KeeperLine line{};
+  line.epoch = line.min_epoch = 3;
+  directory.pool().put_line(directory.layout().keeper_line(1), line);
+  EXPECT_EQ(directory.look(hash_of(1)), kNoBlock);
+  line.epoch = 4;
+  line.min_epoch = 1;
+  directory.pool().put_line(directory.layout().keeper_line(2), line);
+  EXPECT_EQ(directory.look(hash_of(1)), kNoBlock);
+}
+
 TEST(Directory, ValidationEndsAtTheFirstEntryThatIsNotTheSameUse) {
   Directory directory(256, 64);
   std::vector<BlockHash> hashes;
