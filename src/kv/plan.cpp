@@ -12,8 +12,7 @@ static_assert(std::is_trivially_copyable_v<Plan>, "it goes into a kernel's argum
 struct Axis {
   PlanDimension dimension;
   bool outer = false;  // outside of the part
-  bool fixed =
-      false;  // never merged: pages, layers that are tensors, single tokens; all of Grain::kRow
+  bool fixed = false;  // never merged: pages, layers that are tensors, single tokens; all of kRow
   bool tokens = false;
   std::uint64_t engine[kParts] = {}, pool[kParts] = {};
 };

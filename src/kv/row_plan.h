@@ -30,8 +30,8 @@ struct RowChoice {
   // [chosen layers * heads]: of the first layer head 0, head 1, …: tokens of the chain, ascending
   std::span<const std::span<const std::uint32_t>> tokens;
   std::uint32_t heads = 1;  // that have lists
-  std::uint32_t first_head =
-      0;  // of the cache's heads among these: a cache may have one head group only
+  // Of the cache's heads among these: a cache may have one head group only.
+  std::uint32_t first_head = 0;
   std::span<const std::uint32_t> pages;
   TokenPlace place = TokenPlace::kOwn;
   std::uint64_t blocks = 0;  // of the chain

@@ -60,7 +60,7 @@ bool AttachHandshake::is_own_process(const ClientLine& line) const {
 }
 
 // Whether the slot's line says that another process stores no more, and the keeper, which would free what that
-// process held, has not seen it: by the keeper's own conditions for believing it (vouches() in keeper/client_watch.cpp).
+// process held, has not seen it: by the keeper's own conditions for believing it (vouches() in keeper/service/client_watch.cpp).
 bool AttachHandshake::has_unread_farewell() const {
   ClientLine line{};
   ViewLine seen{};
