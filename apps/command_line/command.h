@@ -30,6 +30,7 @@ void add_stop(Command& app, Chosen& chosen);
 void add_doctor(Command& app, Chosen& chosen);
 void add_completion(Command& app, Chosen& chosen);
 void add_pool(Command& app, Chosen& chosen);
+void add_pool_grow(Command& pool, Chosen& chosen);   // and shrink
 void add_pool_fence(Command& pool, Chosen& chosen);  // `pool` is the command above
 void add_pool_blocks(Command& pool, Chosen& chosen);
 void add_pool_fsck(Command& pool, Chosen& chosen);

@@ -30,6 +30,8 @@ const char* fail_point_name(FailPoint point) {
                                            "grant_popped",
                                            "grant_in_ledger",
                                            "grant_answered",
+                                           "expansion_named",
+                                           "expansion_empty",
                                            "commit_checked",
                                            "entry_written",
                                            "spill_written",

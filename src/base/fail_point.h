@@ -36,6 +36,8 @@ enum class FailPoint : std::uint32_t {
   kGrantPopped,
   kGrantInLedger,
   kGrantAnswered,
+  kExpansionNamed,
+  kExpansionEmpty,
   kCommitChecked,
   kEntryWritten,
   kSpillWritten,

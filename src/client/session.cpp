@@ -17,7 +17,18 @@ Session::Session(pool::Pool pool, pool::PoolClient client, std::shared_ptr<Count
       verifies_checksums_(client_->verifies_checksums()),
       counters_(std::move(counters)),
       prompts_(*counters_, counts_prompts),
-      last_uses_(chains) {}
+      last_uses_(chains) {
+  pool::MappedExpansions* const expansions = pool_.expansions();
+  if (expansions == nullptr) return;
+  (void)expansions->listen([this](const pool::MappedExpansions::Range& range) {
+    return gpus_.add_pool(range.data, range.bytes);
+  });
+  client_.set_idle_work([this] {
+    if (!try_lock()) return;  // the call that holds it does the same
+    client_.client().return_inaccessible();
+    unlock();
+  });
+}
 
 namespace {
 
@@ -70,6 +81,8 @@ Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options,
 }
 
 Session::~Session() {
+  client_.set_idle_work({});
+  if (pool_.expansions() != nullptr) (void)pool_.expansions()->listen({});
   if (!gpus_.check_released()) kv::keep_until_exit(std::make_shared<pool::Pool>(std::move(pool_)));
 }
 

@@ -6,7 +6,7 @@
 namespace cachalot::memory {
 namespace {
 
-constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 62;
+constexpr std::uint64_t kMaxBytes = DeviceSet::kMostBytes;
 
 Error not_stripes(const char* what, std::uint64_t value) {
   return Error::make(Code::kInvalidArgument,
@@ -85,10 +85,11 @@ Result<DeviceSet> DeviceSet::create(const std::vector<std::string>& paths, std::
 }
 
 Result<DeviceSet> DeviceSet::open(const std::vector<std::string>& paths,
-                                  const os::MapOptions& options, os::Owners owners) {
+                                  const os::MapOptions& options, os::Owners owners,
+                                  std::uint64_t most_bytes) {
   if (paths.empty()) return Error::make(Code::kInvalidArgument, "devices: none given");
   DeviceSet set;
-  set.bytes_each_ = kMaxBytes;
+  set.bytes_each_ = most_bytes;
   const os::Access access = options.read_only ? os::Access::kReadOnly : os::Access::kReadWrite;
   for (const std::string& path : paths) {
     CACHALOT_TRY_ASSIGN(auto file, os::SharedFile::open(path, access, owners));

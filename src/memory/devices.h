@@ -21,6 +21,8 @@ namespace cachalot::memory {
 
 class DeviceSet {
  public:
+  static constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 62;
+
   // Makes the files with all their space, and maps them; devdax devices are taken as they are. When
   // one cannot be made, those made before are removed again.
   // @param  paths       as in os/shared_file.h, at least one
@@ -31,12 +33,13 @@ class DeviceSet {
                                   const os::MapOptions& options = {},
                                   std::function<void(int fd)> first_named = {});
 
-  // Opens and maps what is there, as many bytes of each as the smallest has. What a pool's header
-  // says goes into require_bytes() then.
+  // Opens and maps what is there, as many bytes of each as the smallest has, at most `most_bytes`. What a pool's
+  // header says goes into require_bytes() then.
   // @errors kInvalidArgument; kNotFound; kPermission; kBadInput: less than 2 MiB
   static Result<DeviceSet> open(const std::vector<std::string>& paths,
                                 const os::MapOptions& options = {},
-                                os::Owners owners = os::Owners::kAny);
+                                os::Owners owners = os::Owners::kAny,
+                                std::uint64_t most_bytes = kMostBytes);
 
   std::uint32_t count() const { return static_cast<std::uint32_t>(devices_.size()); }
   std::uint64_t bytes_each() const { return bytes_each_; }

@@ -41,7 +41,7 @@ bool advise_in_pieces(std::byte* data, std::uint64_t bytes, int advice) {
 }
 
 // With MAP_SYNC on a DAX file system, so that what is flushed is also findable after a power loss.
-bool map_at(void* where, std::uint64_t bytes, const MapSource& source, int protection) {
+bool map_fixed(void* where, std::uint64_t bytes, const MapSource& source, int protection) {
   const auto offset = static_cast<off_t>(source.offset);
   if (source.pages == PageMode::kDax &&
       mmap(where, bytes, protection, MAP_SHARED_VALIDATE | MAP_SYNC | MAP_FIXED, source.fd,
@@ -49,6 +49,10 @@ bool map_at(void* where, std::uint64_t bytes, const MapSource& source, int prote
     return true;
   }
   return mmap(where, bytes, protection, MAP_SHARED | MAP_FIXED, source.fd, offset) != MAP_FAILED;
+}
+
+int protection_of(const MapOptions& options) {
+  return options.read_only ? PROT_READ : PROT_READ | PROT_WRITE;
 }
 
 }  // namespace
@@ -92,7 +96,7 @@ const char* page_mode_name(PageMode mode) {
 }
 
 Mapping::~Mapping() {
-  if (data_ != nullptr) munmap(data_, mapped_bytes_);
+  if (data_ != nullptr) munmap(data_, address_bytes_);
 }
 
 void Mapping::use_huge_pages() {
@@ -127,6 +131,26 @@ Status flush_to_file(std::byte* data, std::uint64_t bytes, const char* path) {
   return Error::from_errno(errno, "%.120s: writing %" PRIu64 " bytes back", path, bytes);
 }
 
+Status map_at(std::byte* where, const MapSource& source, std::uint64_t bytes,
+              const MapOptions& options) {
+  if (bytes == 0 || bytes % source.page_bytes != 0 || source.offset % source.page_bytes != 0 ||
+      reinterpret_cast<std::uintptr_t>(where) % source.page_bytes != 0) {
+    return Error::make(Code::kInvalidArgument,
+                       "%.120s: cannot map %" PRIu64 " bytes from offset %" PRIu64
+                       " on, expected multiples of its pages of %" PRIu64,
+                       source.path, bytes, source.offset, source.page_bytes);
+  }
+  if (!map_fixed(where, bytes, source, protection_of(options))) {
+    return Error::from_errno(errno, "%.120s: mapping %" PRIu64 " bytes", source.path, bytes);
+  }
+  if (options.dont_fork && madvise(where, bytes, MADV_DONTFORK) != 0) {
+    return Error::from_errno(errno, "%.120s: MADV_DONTFORK", source.path);
+  }
+  // What is in huge pages already comes as such at the first touch; to make some takes too long here.
+  if (options.huge_pages && source.pages == PageMode::kSmall) madvise(where, bytes, MADV_HUGEPAGE);
+  return {};
+}
+
 Result<Mapping> Mapping::map_shared(const MapSource& source, std::uint64_t bytes,
                                     const MapOptions& options) {
   const std::uint64_t alignment = std::max(kMapAlignmentBytes, source.page_bytes);
@@ -136,8 +160,15 @@ Result<Mapping> Mapping::map_shared(const MapSource& source, std::uint64_t bytes
   }
   const std::uint64_t mapped_bytes =
       (bytes + source.page_bytes - 1) / source.page_bytes * source.page_bytes;
+  if (options.address_bytes > kMaxMapBytes) {
+    return Error::make(Code::kInvalidArgument, "%.120s: cannot keep %" PRIu64 " bytes of addresses",
+                       source.path, options.address_bytes);
+  }
+  const std::uint64_t address_bytes =
+      std::max(mapped_bytes, (options.address_bytes + source.page_bytes - 1) / source.page_bytes *
+                                 source.page_bytes);
   // mmap promises no alignment: take addresses for one unit more, and give back what is too much.
-  const std::uint64_t reserved_bytes = mapped_bytes + alignment;
+  const std::uint64_t reserved_bytes = address_bytes + alignment;
   void* reserved =
       mmap(nullptr, reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) {
@@ -153,15 +184,15 @@ Result<Mapping> Mapping::map_shared(const MapSource& source, std::uint64_t bytes
   const std::uint64_t before =
       (alignment - reinterpret_cast<std::uintptr_t>(first) % alignment) % alignment;
   std::byte* const data = first + before;
-  if (!map_at(data, mapped_bytes, source, options.read_only ? PROT_READ : PROT_READ | PROT_WRITE)) {
+  if (!map_fixed(data, mapped_bytes, source, protection_of(options))) {
     const int os_error = errno;
     munmap(reserved, reserved_bytes);
     return Error::from_errno(os_error, "%.120s: mapping %" PRIu64 " bytes", source.path, bytes);
   }
   if (before > 0) munmap(first, before);
-  munmap(data + mapped_bytes, alignment - before);
+  munmap(data + address_bytes, alignment - before);
 
-  Mapping mapping(data, bytes, mapped_bytes, source.pages);
+  Mapping mapping(data, bytes, mapped_bytes, address_bytes, source.pages);
   // Failing here would leave pool memory open to a child's stores, so it is an error.
   if (options.dont_fork && madvise(data, mapped_bytes, MADV_DONTFORK) != 0) {
     return Error::from_errno(errno, "%.120s: MADV_DONTFORK", source.path);

@@ -2,6 +2,7 @@
 //
 // 1. data() is aligned to 2 MiB or to the file's own page size, whichever is larger.
 // 2. The memory stays mapped after its SharedFile is closed or removed.
+// 3. Behind bytes() there may be addresses that are kept for more: without access until map_at() maps a file there.
 #pragma once
 
 #include <cachalot/result.h>
@@ -32,6 +33,7 @@ struct MapOptions {
   bool huge_pages = true;  // MADV_HUGEPAGE and MADV_COLLAPSE, where the kernel can
   bool populate = false;   // all page-table entries now; fails where a touch would be SIGBUS
   bool read_only = false;  // PROT_READ
+  std::uint64_t address_bytes = 0;  // keep so many addresses in all, from the first byte on; 0: as many as are mapped
 };
 
 // What is mapped, as os/shared_file.cpp found it out.
@@ -53,6 +55,13 @@ std::uint64_t huge_bytes_at(const std::byte* data);
 // @errors kUnsupported: a devdax device, which has no such operation; kIo
 Status flush_to_file(std::byte* data, std::uint64_t bytes, const char* path);
 
+// Maps bytes of a file over addresses that a Mapping keeps, which ends it, too. Whatever was mapped there before
+// is replaced at once: no access in between fails.
+// @param  where  a multiple of the source's page_bytes, as `bytes` is
+// @errors kInvalidArgument: they are not; kNoSpace; kPermission
+Status map_at(std::byte* where, const MapSource& source, std::uint64_t bytes,
+              const MapOptions& options);
+
 class Mapping {
  public:
   Mapping() = default;
@@ -72,20 +81,27 @@ class Mapping {
   PageMode page_mode() const { return page_mode_; }
 
  private:
-  Mapping(std::byte* data, std::uint64_t bytes, std::uint64_t mapped_bytes, PageMode mode)
-      : data_(data), bytes_(bytes), mapped_bytes_(mapped_bytes), page_mode_(mode) {}
+  Mapping(std::byte* data, std::uint64_t bytes, std::uint64_t mapped_bytes,
+          std::uint64_t address_bytes, PageMode mode)
+      : data_(data),
+        bytes_(bytes),
+        mapped_bytes_(mapped_bytes),
+        address_bytes_(address_bytes),
+        page_mode_(mode) {}
   void use_huge_pages();
   Status populate(const char* path, bool for_writing);
   void swap(Mapping& other) {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
     std::swap(mapped_bytes_, other.mapped_bytes_);
+    std::swap(address_bytes_, other.address_bytes_);
     std::swap(page_mode_, other.page_mode_);
   }
 
   std::byte* data_ = nullptr;
   std::uint64_t bytes_ = 0;
   std::uint64_t mapped_bytes_ = 0;  // bytes_ in whole pages of the file
+  std::uint64_t address_bytes_ = 0;  // those, and what is kept behind them
   PageMode page_mode_ = PageMode::kSmall;
 };
 

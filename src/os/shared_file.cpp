@@ -316,6 +316,17 @@ Result<Mapping> SharedFile::map(const MapOptions& options, std::uint64_t bytes) 
   return Mapping::map_shared(source, bytes, options);
 }
 
+Status SharedFile::map_at(std::byte* where, std::uint64_t from, std::uint64_t bytes,
+                          const MapOptions& options) const {
+  if (bytes > bytes_ || from > bytes_ - bytes) {
+    return Error::make(Code::kInvalidArgument,
+                       "%.120s: %" PRIu64 " bytes to map from %" PRIu64 " on, the file has %" PRIu64,
+                       path_.c_str(), bytes, from, bytes_);
+  }
+  const MapSource source{fd(), path_.c_str(), page_bytes_, pages_, offset_ + from};
+  return os::map_at(where, source, bytes, options);
+}
+
 Status SharedFile::require_bytes(std::uint64_t bytes) const {
   CACHALOT_TRY_ASSIGN(const std::uint64_t whole, current_bytes());
   std::uint64_t now = whole > offset_ ? whole - offset_ : 0;

@@ -78,6 +78,11 @@ class SharedFile {
   // @cost   with huge_pages, 1 to 2 ms for each 2 MiB that is not in a huge page yet
   Result<Mapping> map(const MapOptions& options = {}, std::uint64_t bytes = 0) const;
 
+  // Maps `bytes` bytes from `from` on at addresses that a Mapping keeps; see os::map_at().
+  // @errors kInvalidArgument: bytes that the file does not have, or no whole pages; as map()
+  Status map_at(std::byte* where, std::uint64_t from, std::uint64_t bytes,
+                const MapOptions& options) const;
+
   // Looks at the size again. @errors kCorrupt: there are fewer bytes now
   Status require_bytes(std::uint64_t bytes) const;
 

@@ -9,6 +9,7 @@
 #include "os/process.h"
 #include "os/reserve.h"
 #include "os/shared_file.h"
+#include "pool/expansion/expansion_device.h"
 
 namespace cachalot::pool {
 namespace {
@@ -25,8 +26,10 @@ Result<std::unique_ptr<memory::Domain>> make_domain(memory::DomainKind kind, con
   return Error::make(Code::kUnsupported, "%s: is a pool of a simulated coherence domain", name);
 }
 
-os::MapOptions map_options(bool huge_pages, bool populate, bool read_only) {
+os::MapOptions map_options(bool huge_pages, bool populate, bool read_only,
+                           const Layout& layout = {}) {
   os::MapOptions map;
+  map.address_bytes = layout.data_offset + layout.data_bytes_per_device;  // less only if it grows
   map.read_only = read_only;
   map.huge_pages = huge_pages;
   map.populate = populate;
@@ -58,6 +61,11 @@ Status fill_holes(const std::string& path, bool read_only, os::Owners owners) {
 // A pool's other devices are found by way of device 0 alone.
 Status check_first(const Header& first, const std::string& path) {
   if (first.device_index == 0) return {};
+  if (first.device_index == kExpansionIndex) {
+    return Error::make(Code::kInvalidArgument,
+                       "%s: was added to a pool by `cachalot pool grow`: give the pool's first device",
+                       path.c_str());
+  }
   const std::string suffix = "." + std::to_string(first.device_index);
   const std::string base =
       path.ends_with(suffix) ? path.substr(0, path.size() - suffix.size()) : "";
@@ -107,22 +115,21 @@ Result<MappedPool> MappedPool::create(const CreateOptions& options,
   if (geometry.device_bytes == 0) {
     CACHALOT_TRY_ASSIGN(geometry.device_bytes, device_bytes_needed(geometry));
   }
-  CACHALOT_TRY(lay_out(geometry));
+  CACHALOT_TRY_ASSIGN(const Layout layout, lay_out(geometry));
   CACHALOT_TRY_ASSIGN(auto domain, make_domain(geometry.domain, paths[0].c_str()));
   CACHALOT_TRY_ASSIGN(const os::Uuid uuid, os::random_uuid());
   CACHALOT_TRY_ASSIGN(
       memory::DeviceSet devices,
       memory::DeviceSet::create(paths, geometry.device_bytes,
-                                map_options(options.huge_pages, options.populate, false),
+                                map_options(options.huge_pages, options.populate, false, layout),
                                 std::move(first_named)));
   MappedPool pool(std::move(devices), std::move(domain));
-  Result<Access> access =
-      make_access({uuid.low, uuid.high}, geometry, pool.devices_.view(), *pool.domain_);
-  if (!access) {
+  const Status finished =
+      pool.finish({uuid.low, uuid.high}, geometry, false, os::Owners::kTrusted);
+  if (!finished) {
     (void)pool.devices_.remove();
-    return access.error();
+    return finished.error();
   }
-  pool.access_ = std::make_unique<Access>(*std::move(access));
   pool.created_unix_s_ = static_cast<std::uint64_t>(time(nullptr));
   format_pool(*pool.access_, pool.created_unix_s_);
   return pool;
@@ -157,7 +164,8 @@ Result<MappedPool> MappedPool::open(const std::vector<std::string>& paths,
 
 Result<MappedPool> MappedPool::open_as(const Header& first, const std::vector<std::string>& paths,
                                        const OpenOptions& options) {
-  CACHALOT_TRY(lay_out(first.geometry));  // before its numbers are used
+  // Before its numbers are used.
+  CACHALOT_TRY_ASSIGN(const Layout layout, lay_out(first.geometry));
   const std::vector<std::string> all = device_paths(paths, first.geometry.devices);
   if (all.size() != first.geometry.devices) {
     return Error::make(Code::kInvalidArgument,
@@ -168,17 +176,30 @@ Result<MappedPool> MappedPool::open_as(const Header& first, const std::vector<st
   const os::Owners owners = options.allow_foreign ? os::Owners::kAny : os::Owners::kTrusted;
   for (std::size_t i = 1; i < all.size(); ++i)
     CACHALOT_TRY(fill_holes(all[i], options.read_only, owners));
+  // What lies behind the pool's bytes on its device is not mapped: those addresses are other devices'.
+  const std::uint64_t most_bytes = first.geometry.growable ? first.geometry.device_bytes
+                                                           : memory::DeviceSet::kMostBytes;
   CACHALOT_TRY_ASSIGN(
       memory::DeviceSet devices,
       memory::DeviceSet::open(
-          all, map_options(options.huge_pages, options.populate, options.read_only), owners));
+          all, map_options(options.huge_pages, options.populate, options.read_only, layout), owners,
+          most_bytes));
   CACHALOT_TRY(devices.require_bytes(first.geometry.device_bytes));
   MappedPool pool(std::move(devices), std::move(domain));
-  CACHALOT_TRY_ASSIGN(Access access,
-                      make_access(first.id, first.geometry, pool.devices_.view(), *pool.domain_));
-  pool.access_ = std::make_unique<Access>(std::move(access));
+  CACHALOT_TRY(pool.finish(first.id, first.geometry, options.read_only, owners));
   pool.created_unix_s_ = first.created_unix_s;
   return pool;
+}
+
+Status MappedPool::finish(const PoolId& id, const Geometry& geometry, bool read_only,
+                          os::Owners owners) {
+  CACHALOT_TRY_ASSIGN(Access access, make_access(id, geometry, devices_.view(), *domain_));
+  if (geometry.growable) {
+    expansions_ = std::make_unique<MappedExpansions>(devices_.base(0), read_only, owners);
+    access.expansions = expansions_.get();
+  }
+  access_ = std::make_unique<Access>(std::move(access));
+  return {};
 }
 
 Status MappedPool::check_still_there() const {

@@ -2,6 +2,7 @@
 //
 // 1. The devices are all those of one pool, in its order, each with the bytes that its header states.
 // 2. Nothing of a file has to be allocated when it is touched: its holes were filled.
+// 3. A growable pool's first device has addresses for all blocks behind it.
 #pragma once
 
 #include <cachalot/result.h>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "memory/devices.h"
+#include "pool/expansion/mapped_expansions.h"
 #include "pool/format/access.h"
 
 namespace cachalot::pool {
@@ -54,6 +56,8 @@ class MappedPool {
   Status remove() { return devices_.remove(); }
 
   const Access& access() const { return *access_; }
+  // Of a growable pool, else null.
+  MappedExpansions* expansions() const { return expansions_.get(); }
   const memory::DeviceSet& devices() const { return devices_; }
   const os::SharedFile& first_file() const { return devices_.file(0); }
   std::uint64_t created_unix_s() const { return created_unix_s_; }
@@ -62,8 +66,12 @@ class MappedPool {
   MappedPool(memory::DeviceSet devices, std::unique_ptr<memory::Domain> domain)
       : devices_(std::move(devices)), domain_(std::move(domain)) {}
 
+  // What all ways to an Access end with.
+  Status finish(const PoolId& id, const Geometry& geometry, bool read_only, os::Owners owners);
+
   memory::DeviceSet devices_;
   std::unique_ptr<memory::Domain> domain_;
+  std::unique_ptr<MappedExpansions> expansions_;  // in the addresses of devices_
   std::unique_ptr<Access> access_;  // callers may keep its address when the pool is moved
   std::uint64_t created_unix_s_ = 0;
 };

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "os/process.h"
+#include "pool/expansion/expansion_device.h"
 #include "pool/client_slots.h"
 #include "pool/format/lock_bytes.h"
 #include "pool/making.h"
@@ -77,7 +78,13 @@ Status Pool::remove() {
   CACHALOT_TRY_ASSIGN(const os::FileLock succession, keeper_areas().lock_succession());
   CACHALOT_TRY_ASSIGN(const std::vector<os::FileLock> locks, keeper_areas().lock_all());
   CACHALOT_TRY(check_still_there());
-  return mapped_.remove();
+  const std::optional<ExpansionTable> added = state().read_expansions();
+  Status removed = mapped_.remove();
+  for (std::size_t i = 0; added && i < added->expansions.size(); ++i) {
+    const Status disposed = dispose_of_expansion(access(), added->expansions[i]);
+    if (removed) removed = disposed;
+  }
+  return removed;
 }
 
 Result<PoolKeeper> Pool::serve(KeeperOptions options, Succession succession) {

@@ -39,7 +39,7 @@ class Pool {
 
   // Removes a pool's files, foreign ones too. @errors as open() and remove()
   static Status destroy(const std::vector<std::string>& paths);
-  // Of this one, by their names. @errors kBusy: a keeper serves it; kStale: the names are of other files by now
+  // Of this one, by their names, and of the devices that were added to it. @errors kBusy: a keeper serves it; kStale: the names are of other files by now
   Status remove();
 
   // Checks that the names still belong to the files that are mapped: no process finds a pool without them.
@@ -65,6 +65,8 @@ class Pool {
 
   const Access& access() const { return mapped_.access(); }
   const memory::DeviceSet& devices() const { return mapped_.devices(); }
+  // Of a growable pool, else null.
+  MappedExpansions* expansions() const { return mapped_.expansions(); }
   std::uint64_t created_unix_s() const { return mapped_.created_unix_s(); }
   std::vector<std::string> paths() const;
   // What its keeper and clients say of themselves. Valid until this object is moved or destroyed.

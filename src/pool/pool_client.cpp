@@ -20,10 +20,19 @@ class Renewer {
           while (!wake_.wait_for(lock, stop, interval, [] { return false; })) {
             if (stop.stop_requested()) return;
             client.renew();
+            const std::lock_guard working(work_mutex_);
+            if (work_) work_();
           }
         }) {}
 
+  void set_work(std::function<void()> work) {
+    const std::lock_guard lock(work_mutex_);
+    work_ = std::move(work);
+  }
+
  private:
+  std::mutex work_mutex_;
+  std::function<void()> work_;
   std::mutex mutex_;
   std::condition_variable_any wake_;
   std::jthread thread_;
@@ -70,6 +79,10 @@ PoolClient::~PoolClient() {
   if (client_ == nullptr) return;
   (void)detach();
   if (client_->may_still_store()) lock_.hold_until_exit();
+}
+
+void PoolClient::set_idle_work(std::function<void()> work) {
+  if (renewer_ != nullptr) renewer_->set_work(std::move(work));
 }
 
 Status PoolClient::detach() {

@@ -4,6 +4,7 @@
 #include <cachalot/result.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "base/clock.h"
@@ -30,6 +31,10 @@ class PoolClient {
   Client& client() { return *client_; }
   const Client& client() const { return *client_; }
   Client* operator->() { return client_.get(); }
+
+  // After each renewal the thread that renews calls this, from now on. When this returns, it does not call what it
+  // called before. @threads any
+  void set_idle_work(std::function<void()> work);
 
   // As Client::detach(); then the slot is free, even while this object lives. If copies are still in flight (kBusy), or
   // may never end (kIo), the slot stays taken until detach() is called again or this object is destroyed; if

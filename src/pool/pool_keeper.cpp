@@ -8,6 +8,7 @@
 #include "os/mapping.h"
 #include "os/process.h"
 #include "pool/client/call_time.h"
+#include "pool/expansion/expansion_memory.h"
 #include "pool/hosts/host_evidence.h"
 
 namespace cachalot::pool {
@@ -29,10 +30,11 @@ Result<PoolKeeper> PoolKeeper::prepare(const Access& access, KeeperOptions optio
   if (!options.unix_s) {
     options.unix_s = [] { return static_cast<std::uint64_t>(std::time(nullptr)); };
   }
-  options.flush = [view = access.view]() -> Status {
-    for (std::byte* const base : view.bases)
-      CACHALOT_TRY(os::flush_to_file(base, view.bytes_each, "pool"));
-    return {};
+  options.flush = [&access]() -> Status {
+    for (std::byte* const base : access.view.bases)
+      CACHALOT_TRY(os::flush_to_file(base, access.view.bytes_each, "pool"));
+    if (access.expansions == nullptr) return {};
+    return access.expansions->flush();
   };
   options.takeover_threads = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
   PoolKeeper waiting;

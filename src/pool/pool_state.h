@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "os/shared_file.h"
+#include "pool/expansion/expansion_table.h"
 #include "pool/format/access.h"
 #include "pool/format/context_lines.h"
 #include "pool/format/namespace_counters.h"
@@ -47,6 +48,11 @@ class PoolState {
   // What the ruling keeper has counted of a namespace of read_namespaces().
   NamespaceCounters read_namespace_counters(std::uint32_t id) const;
   std::vector<ContextLine> read_contexts() const;
+  // What a growable pool has beyond its first device. Nothing: it cannot grow, or the table cannot be read.
+  std::optional<ExpansionTable> read_expansions() const;
+  // Blocks that there are now, and how many of them may be published at once.
+  std::uint32_t blocks() const;
+  std::uint32_t capacity_blocks() const { return blocks() - access_->geometry.spare_blocks(); }
   // Nothing: the ruling keeper has no storage.
   std::optional<StorageState> read_storage() const;
   // What the ruling keeper says of a slot: held means that its last client is not served any more, and that

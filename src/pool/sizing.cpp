@@ -67,4 +67,32 @@ Result<Geometry> fitting(const Geometry& shape, std::uint64_t bytes) {
   return best;
 }
 
+Result<Geometry> with_room_to_grow(const Geometry& first, std::uint64_t most_bytes,
+                                   bool keeps_bytes) {
+  CACHALOT_TRY_ASSIGN(const Geometry most, fitting(first, most_bytes));
+  if (most.capacity_blocks <= first.capacity_blocks) {
+    return Error::make(Code::kInvalidArgument,
+                       "%" PRIu64 " bytes have room for %u blocks, the pool begins with %u",
+                       most_bytes, most.capacity_blocks, first.capacity_blocks);
+  }
+  CACHALOT_TRY_ASSIGN(Geometry geometry,
+                      with_capacity(first, most.capacity_blocks, first.spare_blocks()));
+  geometry.growable = true;
+  CACHALOT_TRY_ASSIGN(geometry.device_bytes, device_bytes_needed(geometry));
+  CACHALOT_TRY_ASSIGN(const Layout layout, lay_out(geometry));
+  const std::uint64_t data = std::uint64_t{first.blocks} * first.block_bytes;
+  const std::uint64_t wanted =
+      keeps_bytes ? first.device_bytes
+                  : layout.data_offset +
+                        (data + memory::kStripeBytes - 1) / memory::kStripeBytes * memory::kStripeBytes;
+  if (wanted < geometry.device_bytes) {
+    return Error::make(Code::kInvalidArgument,
+                       "%" PRIu64 " bytes to begin with are too few: the lines of a pool of up to "
+                       "%" PRIu64 " bytes and one block take %" PRIu64,
+                       wanted, most_bytes, geometry.device_bytes);
+  }
+  geometry.device_bytes = wanted;
+  return geometry;
+}
+
 }  // namespace cachalot::pool

@@ -28,4 +28,11 @@ Result<Geometry> with_capacity(const Geometry& shape, std::uint64_t capacity_blo
 // @errors kInvalidArgument: not even one, or more than a pool can have; says how many bytes that takes
 Result<Geometry> fitting(const Geometry& shape, std::uint64_t bytes);
 
+// The geometry of a pool that begins as `first`, and may grow until it takes `most_bytes` in all.
+// @param keeps_bytes  the first device has as many bytes as `first`, and fewer blocks, because the lines of a larger pool
+//                     take more; else as many blocks, and more bytes
+// @errors kInvalidArgument: that is no more than it has already; the lines leave no room for blocks; several devices
+Result<Geometry> with_room_to_grow(const Geometry& first, std::uint64_t most_bytes,
+                                   bool keeps_bytes);
+
 }  // namespace cachalot::pool

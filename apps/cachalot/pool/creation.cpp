@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "pool/expansion/expansion_device.h"
 #include "pool/sizing.h"
 #include "pool_flags.h"
 
@@ -128,6 +129,13 @@ Result<pool::Pool> create_pool(const pool::CreateOptions& options) {
                   static_cast<unsigned long long>(created.error().detail));
   what_fits.detail = created.error().detail;
   return what_fits;
+}
+
+Result<pool::Expansion> create_expansion(const pool::Access& access, const std::string& path,
+                                         std::uint64_t bytes) {
+  const Progress progress({file_name_of(path)});
+  const RemoveOnSignal guard({file_name_of(path)});
+  return pool::make_expansion(access, path, bytes);
 }
 
 }  // namespace cachalot::apps

@@ -13,4 +13,8 @@ namespace cachalot::apps {
 // one at a time. @errors as Pool::create
 Result<pool::Pool> create_pool(const pool::CreateOptions& options);
 
+// pool::make_expansion() with the same care.
+Result<pool::Expansion> create_expansion(const pool::Access& access, const std::string& path,
+                                         std::uint64_t bytes);
+
 }  // namespace cachalot::apps

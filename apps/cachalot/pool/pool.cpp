@@ -35,11 +35,15 @@ Status tell_created(const PoolOptions& options, const pool::Pool& pool, Output& 
                "created %s: capacity %s, %s spare, %s bytes each; %u device%s of %s bytes: "
                "%s in all\n",
                base::printable(pool.paths()[0]).c_str(),
-               base::counted(geometry.capacity_blocks, "block").c_str(),
-               base::grouped(geometry.blocks - geometry.capacity_blocks).c_str(),
+               base::counted(pool.state().capacity_blocks(), "block").c_str(),
+               base::grouped(geometry.spare_blocks()).c_str(),
                base::grouped(geometry.block_bytes).c_str(), geometry.devices,
                geometry.devices == 1 ? "" : "s", base::grouped(geometry.device_bytes).c_str(),
                bytes_text(pool::total_bytes(geometry)).c_str());
+  if (geometry.growable) {
+    std::fprintf(out, "it may grow to a capacity of %s\n",
+                 base::counted(geometry.capacity_blocks, "block").c_str());
+  }
   CACHALOT_TRY(flush(out));
   return json.write_json(describe_pool(pool, false));
 }
@@ -163,6 +167,7 @@ void add_pool(Command& app, Chosen& chosen) {
   add_action(*command, chosen, "destroy", "removes a pool; refuses one that a keeper serves",
              destroy, options);
   add_pool_list(*command, chosen);
+  add_pool_grow(*command, chosen);
   add_pool_fence(*command, chosen);
   add_pool_blocks(*command, chosen);
   add_pool_fsck(*command, chosen);

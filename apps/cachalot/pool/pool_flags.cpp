@@ -104,6 +104,9 @@ void add_geometry_flags(Command& app, GeometryFlags& flags) {
   add("--block-tokens", flags.block_tokens, "N", "tokens of a block, with --model")
       ->transform(number(1, 1u << 20));
   add("--size", flags.size, "BYTES", "what the pool takes in all: as many blocks as fit");
+  add("--max-size", flags.max_size, "BYTES",
+      "the pool may grow by devices that are added later, until it takes this in all; its lines take about 0.3 % "
+      "of this from the beginning");
   add("--capacity", flags.capacity, "BYTES",
       "instead: bytes of blocks that may be published at a time; the pool takes up to an eighth "
       "more, and what its lines take");
@@ -163,6 +166,12 @@ Result<pool::Geometry> make_geometry(const GeometryFlags& flags, const Paths& pa
   CACHALOT_TRY_ASSIGN(geometry.block_bytes, wanted_block_bytes(flags));
   geometry.note_bytes = flags.note_bytes;
   CACHALOT_TRY_ASSIGN(geometry, sized(flags, geometry));
+  if (!flags.max_size.empty()) {
+    CACHALOT_TRY_ASSIGN(const std::uint64_t most, parse_bytes("--max-size", flags.max_size));
+    Result<pool::Geometry> grows = pool::with_room_to_grow(geometry, most, !flags.size.empty());
+    if (!grows) return Error::make(grows.error().code, "--max-size: %s", grows.error().message);
+    geometry = *std::move(grows);
+  }
   if (!flags.device_bytes.empty()) {
     CACHALOT_TRY_ASSIGN(geometry.device_bytes, parse_bytes("--device-bytes", flags.device_bytes));
   }
@@ -198,6 +207,7 @@ Status check_same_geometry(const pool::Geometry& wanted, const pool::Geometry& f
       {"client slots", wanted.engine_clients(), found.engine_clients()},
       {"hosts", wanted.hosts, found.hosts},
       {"note bytes", wanted.note_bytes, found.note_bytes},
+      {"room to grow (1: it has)", wanted.growable, found.growable},
       {"device bytes", wanted.device_bytes, found.device_bytes},
   };
   for (const Field& field : fields) {

@@ -25,6 +25,7 @@ struct GeometryFlags {
   std::string capacity;
   std::string capacity_blocks;
   std::string size;
+  std::string max_size;
   std::string spare_blocks;
   std::string domain = "coherent";
   std::uint32_t devices = 0;  // 0: as many as paths

@@ -11,7 +11,9 @@
 #include "base/words.h"
 #include "miss_report.h"
 #include "namespace_report.h"
+#include "pool/expansion/expansion_device.h"
 #include "pool/format/evidence.h"
+#include "pool/sizing.h"
 #include "pool_flags.h"
 #include "pool_summary.h"
 #include "values.h"
@@ -23,18 +25,40 @@ using Json = nlohmann::json;
 using pool::KeeperCounter;
 using pool::Pool;
 
-Json describe_geometry(const pool::Geometry& geometry) {
-  return {{"domain", memory::domain_name(geometry.domain)},
+// Of a growable pool: as it is now, and what it may become.
+void describe_growth(const Pool& pool, Json& described) {
+  const pool::Geometry& geometry = pool.access().geometry;
+  Json devices = Json::array();
+  const auto table = pool.state().read_expansions();
+  std::uint64_t bytes = geometry.device_bytes;
+  for (std::size_t i = 0; table && i < table->expansions.size(); ++i) {
+    const pool::Expansion& device = table->expansions[i];
+    const bool is_leaving = i + 1 == table->expansions.size() && table->leaving != pool::kNoBlock;
+    devices.push_back({{"path", device.path}, {"bytes", device.bytes}, {"leaving", is_leaving}});
+    bytes += pool::expansion_file_bytes(device.bytes);
+  }
+  described["added_devices"] = devices;
+  described["total_bytes"] = bytes;
+  described["most_capacity_blocks"] = geometry.capacity_blocks;
+}
+
+Json describe_geometry(const Pool& pool) {
+  const pool::Geometry& geometry = pool.access().geometry;
+  const std::uint32_t capacity = pool.state().capacity_blocks();
+  Json described = {{"domain", memory::domain_name(geometry.domain)},
           {"devices", geometry.devices},
           {"device_bytes", geometry.device_bytes},
           {"block_bytes", geometry.block_bytes},
-          {"blocks", geometry.blocks},
-          {"capacity_blocks", geometry.capacity_blocks},
-          {"capacity_bytes", geometry.capacity_blocks * geometry.block_bytes},
+          {"blocks", pool.state().blocks()},
+          {"capacity_blocks", capacity},
+          {"capacity_bytes", capacity * geometry.block_bytes},
           {"directory_slots", geometry.directory_slots},
           {"clients", geometry.engine_clients()},
           {"hosts", geometry.hosts},
-          {"note_bytes", geometry.note_bytes}};
+          {"note_bytes", geometry.note_bytes},
+          {"total_bytes", pool::total_bytes(geometry)}};
+  if (geometry.growable) describe_growth(pool, described);
+  return described;
 }
 
 // serving: holds the lock and says that it answers; locked: holds it and does not say so; remote: says that
@@ -230,9 +254,9 @@ bool keeper_serves(const Pool& pool) {
 Json describe_pool(const Pool& pool, bool keeper_hangs) {
   Json description = {{"pool", pool.paths()},
                       {"uuid", uuid_text(pool.access().id)},
-                      {"format_version", pool::kFormatVersion},
+                      {"format_version", pool::version_of(pool.access().geometry)},
                       {"created_unix_s", pool.created_unix_s()},
-                      {"geometry", describe_geometry(pool.access().geometry)},
+                      {"geometry", describe_geometry(pool)},
                       {"keeper", describe_keeper(pool, keeper_hangs)},
                       {"storage", describe_storage(pool)},
                       {"totals", describe_totals(pool.state().read_totals())},

@@ -139,6 +139,23 @@ std::string duration_text(double s) {
   return text;
 }
 
+namespace {
+
+std::string growth_text(const Json& geometry) {
+  std::string text = "to " +
+                     bytes_text(number_of(geometry, "most_capacity_blocks") *
+                                number_of(geometry, "block_bytes")) +
+                     " of blocks";
+  for (const Json& device : geometry["added_devices"]) {
+    text += "; added " + base::printable(device["path"].get<std::string>()) + " (" +
+            bytes_text(device["bytes"].get<std::uint64_t>()) + ")";
+    if (device["leaving"].get<bool>()) text += ", which is being given up";
+  }
+  return text;
+}
+
+}  // namespace
+
 void print_summary(std::FILE* out, const Json& description) {
   const Json& geometry = description["geometry"];
   std::fprintf(out, "pool %s\n", base::printable(pool_text(description)).c_str());
@@ -147,8 +164,8 @@ void print_summary(std::FILE* out, const Json& description) {
               bytes_text(number_of(geometry, "capacity_bytes")) + ": " +
                   counted(geometry, "capacity_blocks", "block") + " of " +
                   bytes_text(number_of(geometry, "block_bytes")) + "; the pool takes " +
-                  bytes_text(number_of(geometry, "devices") * number_of(geometry, "device_bytes")) +
-                  " in all");
+                  bytes_text(number_of(geometry, "total_bytes")) + " in all");
+  if (geometry.contains("added_devices")) print_field(out, "may grow", growth_text(geometry));
   if (description.contains("accounting")) {
     const Json& blocks = description["accounting"];
     print_field(out, "blocks",
@@ -160,7 +177,8 @@ void print_summary(std::FILE* out, const Json& description) {
                                          {"free_blocks", "", "free"},
                                          {"limbo_blocks", "", "in limbo"},
                                          {"quarantined_blocks", "", "quarantined"},
-                                         {"bad_blocks", "", "bad"}}));
+                                         {"bad_blocks", "", "bad"},
+                                         {"absent_blocks", "", "without memory"}}));
   }
   print_field(out, "clients", clients_text(description));
   if (description.contains("namespaces"))

@@ -67,6 +67,8 @@ class CudaDevice {
   // All that the other device reaches. It stays registered until both have gone, or unregister it.
   // @errors kInvalidArgument: it overlaps what this device reaches
   Status share_pool(const CudaDevice& other);
+  // The same of what that one registered last.
+  Status share_last(const CudaDevice& other) { return reach(other.registered_.back()); }
   // @errors kNotFound
   Status unregister_pool(std::byte* at);
 

@@ -135,12 +135,29 @@ Result<Gpu*> Gpus::find_or_open(int ordinal) {
     for (std::byte* const base : pool_.bases) {
       CACHALOT_TRY(device->register_pool(base, pool_.bytes_each));
     }
+    for (const Range& range : more_) CACHALOT_TRY(device->register_pool(range.at, range.bytes));
   } else {
     CACHALOT_TRY(device->share_pool(gpus_.begin()->second->device()));
   }
   const auto added =
       gpus_.emplace(ordinal, std::make_unique<Gpu>(ordinal, std::move(device))).first;
   return added->second.get();
+}
+
+Status Gpus::add_pool(std::byte* at, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (!gpus_.empty()) {
+    CudaDevice& first = gpus_.begin()->second->device();
+    CACHALOT_TRY(first.register_pool(at, bytes));
+    for (auto next = std::next(gpus_.begin()); next != gpus_.end(); ++next) {
+      const Status shared = next->second->device().share_last(first);
+      if (shared) continue;
+      while (next != gpus_.begin()) (void)(--next)->second->device().unregister_pool(at);
+      return shared;
+    }
+  }
+  more_.push_back({at, bytes});
+  return {};
 }
 
 Status Gpus::check_released() {

@@ -141,6 +141,9 @@ class Gpus {
   // @errors as CudaDevice::open(), register_pool() and share_pool()
   // @cost   the first time: loading the kernels, and page-locking the pool
   Result<Gpu*> find_or_open(int ordinal);
+  // More memory of the pool, which lies behind what is there: GPUs that are open, and those opened later, reach it.
+  // @errors as CudaDevice::register_pool() and share_pool(): no GPU reaches it then
+  Status add_pool(std::byte* at, std::uint64_t bytes);
   // @errors as Gpu::check_released, of the first GPU that fails
   Status check_released();
   // Of all GPUs.
@@ -149,7 +152,12 @@ class Gpus {
  private:
   const memory::PoolView& pool_;
   const Open open_;
+  struct Range {
+    std::byte* at;
+    std::uint64_t bytes;
+  };
   std::mutex mutex_;
+  std::vector<Range> more_;
   std::map<int, std::unique_ptr<Gpu>> gpus_;
 };
 

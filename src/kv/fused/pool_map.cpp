@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <mutex>
 
 namespace cachalot::kv {
 
 Status PoolMap::add(const std::byte* at, std::uint64_t bytes, std::uint64_t device) {
+  const std::lock_guard lock(mutex_);
   const auto first = reinterpret_cast<std::uintptr_t>(at);
   const auto next = ranges_.upper_bound(first + bytes - 1);
   if (bytes != 0 && next != ranges_.begin()) {
@@ -21,6 +23,7 @@ Status PoolMap::add(const std::byte* at, std::uint64_t bytes, std::uint64_t devi
 }
 
 bool PoolMap::remove(const std::byte* at) {
+  const std::lock_guard lock(mutex_);
   return ranges_.erase(reinterpret_cast<std::uintptr_t>(at)) != 0;
 }
 
@@ -36,6 +39,7 @@ Error not_registered(const memory::Extent& extent) {
 }  // namespace
 
 Result<PoolPart> PoolMap::find_part(const memory::Extent& extent) const {
+  const std::shared_lock lock(mutex_);
   const auto first = reinterpret_cast<std::uintptr_t>(extent.at);
   const auto next = ranges_.upper_bound(first);
   if (next == ranges_.begin()) return not_registered(extent);

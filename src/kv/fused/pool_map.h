@@ -2,7 +2,7 @@
 // is reached by a copy; that is checked for every extent before a launch. Neighbours of the host's may be
 // apart on the device, so an extent may lie in several ranges.
 //
-// @threads  finding by any number; adding and removing by none beside
+// @threads  any; what a copy uses is not removed before its end
 #pragma once
 
 #include <cachalot/result.h>
@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <shared_mutex>
 
 #include "memory/copy_run.h"
 
@@ -35,6 +36,7 @@ class PoolMap {
   struct Range {
     std::uint64_t bytes, device;
   };
+  mutable std::shared_mutex mutex_;  // a pool grows while copies find their places
   std::map<std::uint64_t, Range> ranges_;  // by host address
 };
 

@@ -174,18 +174,18 @@ std::string_view text_in(const char (&text)[kBytes]) {
 void write_identity(Exposition& exposition, const pool::Access& access) {
   char uuid[40], version[16];
   std::snprintf(uuid, sizeof uuid, "%016" PRIx64 "%016" PRIx64, access.id.high, access.id.low);
-  std::snprintf(version, sizeof version, "%" PRIu32, std::uint32_t{pool::kFormatVersion});
+  std::snprintf(version, sizeof version, "%" PRIu32, pool::version_of(access.geometry));
   const Label labels[] = {{"uuid", uuid},
                           {"format_version", version},
                           {"domain", memory::domain_name(access.geometry.domain)}};
   exposition.begin(kPool);
   exposition.sample(labels, 1);
-  exposition.single(kCapacity, access.geometry.capacity_blocks);
   exposition.single(kBlockBytes, access.geometry.block_bytes);
   exposition.single(kSlots, access.geometry.engine_clients());
 }
 
 void write_service(Exposition& exposition, const pool::PoolState& state) {
+  exposition.single(kCapacity, state.capacity_blocks());
   exposition.single(kEpoch, state.read_keepers().epoch);
   std::uint32_t publications = 0;
   if (state.read_publications(publications)) exposition.single(kPublications, publications);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <string>
 
+#include "pool/expansion/expansion_memory.h"
 #include "pool/format/notes.h"
 #include "pool/keeper/ledger.h"
 #include "pool/keeper/takeover/parallel_parts.h"
@@ -38,6 +39,9 @@ EntryCheck::EntryCheck(const Access& access, const Predecessor& predecessor,
       area_(predecessor.area),
       is_known_(is_known),
       log_(log),
+      accessible_(access.expansions == nullptr
+                      ? access.geometry.blocks
+                      : access.expansions->follow(access, predecessor.area, predecessor.epoch)),
       ledger_(access.geometry.blocks),
       blocks_(access.geometry.blocks),
       has_bad_payload_(access.geometry.blocks) {}
@@ -113,9 +117,9 @@ void EntryCheck::check_bucket(std::uint32_t first) {
 bool EntryCheck::counts(const Entry& entry, std::uint32_t slot) {
   const Geometry& geometry = access_.geometry;
   if (entry.state == kEntryFree || is_lost_) return false;
-  const bool is_in_range = entry.state == kEntryLive && entry.block < geometry.blocks &&
+  const bool is_in_range = entry.state == kEntryLive && entry.block < accessible_ &&
                            entry.length != 0 && entry.length <= geometry.block_bytes &&
-                           (entry.parent < geometry.blocks || entry.parent == kNoBlock);
+                           (entry.parent < accessible_ || entry.parent == kNoBlock);
   const auto no = [&](FaultKind kind, const std::string& what) {
     tell(kind, slot, entry, what);
     ++figures_.lost_blocks;

@@ -66,6 +66,7 @@ class EntryCheck {
   const std::uint32_t area_;
   const std::vector<bool>& is_known_;
   FaultLog& log_;
+  const std::uint32_t accessible_;  // blocks whose memory is mapped here
   std::vector<LedgerRecord> ledger_;
   std::vector<Block> blocks_;
   std::vector<std::uint8_t> has_bad_payload_;

@@ -22,7 +22,8 @@ void check_accounting(const Access& access, const Predecessor& predecessor,
   const std::uint64_t live = counters[KeeperCounter::kLive];
   const std::uint64_t sum = live + counters[KeeperCounter::kFree] +
                             counters[KeeperCounter::kGranted] + counters[KeeperCounter::kLimbo] +
-                            counters[KeeperCounter::kQuarantined] + counters[KeeperCounter::kBad];
+                            counters[KeeperCounter::kQuarantined] + counters[KeeperCounter::kBad] +
+                            counters[KeeperCounter::kAbsent];
   if (sum != access.geometry.blocks) {
     log.add({FaultKind::kAccounting, 0, at, kNoBlock, kNoBlock,
              "the keeper counts " + std::to_string(sum) + " blocks, the pool has " +

@@ -23,7 +23,7 @@ Client::Client(const Access& access, std::uint32_t slot, const ClientOptions& op
       calls_(context_, time_, keeper_, heartbeat_),
       namespace_(context_, calls_),
       reports_(calls_, namespace_, counters_.live()),
-      grants_(context_, keeper_, heartbeat_, calls_, reports_),
+      grants_(context_, keeper_, heartbeat_, calls_, namespace_, reports_),
       commits_(context_, calls_, namespace_, grants_, counters_.live()),
       attachment_(context_, time_, keeper_, heartbeat_, calls_, namespace_, reports_, grants_,
                   commits_, counters_),

@@ -155,6 +155,13 @@ class Client {
   void renew() {
     if (heartbeat_.renew()) counters_.publish();
   }
+  // Returns blocks held in advance that are on a device which a growable pool gives up. An idle client is to call it
+  // every second or so, else the pool waits for its next put.
+  void return_inaccessible() {
+    if (!attachment_.is_attached() || is_lost()) return;
+    calls_.poll();
+    grants_.return_inaccessible();
+  }
   // True once the keeper has released this client, another one rules, or the mailbox is damaged: the next
   // call attaches again.
   bool is_lost() const { return heartbeat_.is_lost(); }

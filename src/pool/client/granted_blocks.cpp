@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/fail_point.h"
+#include "pool/expansion/expansion_memory.h"
 
 namespace cachalot::pool {
 
@@ -21,11 +22,13 @@ std::uint32_t share_of_spare(const ClientContext& context) {
 }  // namespace
 
 GrantedBlocks::GrantedBlocks(const ClientContext& context, const KeeperWatch& keeper,
-                             Heartbeat& heartbeat, KeeperCalls& calls, HitReports& reports)
+                             Heartbeat& heartbeat, KeeperCalls& calls,
+                             const ClientNamespace& name_space, HitReports& reports)
     : context_(context),
       keeper_(keeper),
       heartbeat_(heartbeat),
       calls_(calls),
+      namespace_(name_space),
       reports_(reports),
       advance_(share_of_spare(context)) {}
 
@@ -98,8 +101,44 @@ Status GrantedBlocks::check_held() {
     }
     is_unchecked_ = false;
     base::reach(FailPoint::kGrantTaken);
+    return_inaccessible();
+    if (held_.empty()) {
+      return Error::make(Code::kNoSpace,
+                         "put: the keeper's blocks are on a device that this process cannot map, or "
+                         "that is being given up");
+    }
   }
   return {};
+}
+
+// The keeper named the device in its table before it granted a block of it, and the table is read after the grant.
+void GrantedBlocks::return_inaccessible() {
+  ExpansionMemory* const expansions = context_.access.expansions;
+  if (expansions == nullptr) return;
+  reservations_->take_returned(held_);
+  const std::uint32_t limit =
+      expansions->follow(context_.access, keeper_.view().keeper, keeper_.view().epoch);
+  UsesPayload uses{};
+  uses.namespace_id = namespace_.id();
+  std::uint32_t count = 0;
+  const auto post = [&] {
+    calls_.post({static_cast<std::uint8_t>(Op::kGiveBack), static_cast<std::uint16_t>(count), 1,
+                 KeeperCalls::kIgnore},
+                rpc::request_payload(uses));
+    count = 0;
+  };
+  std::deque<BlockUse> kept;
+  for (const BlockUse& use : held_) {
+    if (use.block < limit || (count == 0 && !calls_.has_credit(1, 1))) {
+      kept.push_back(use);
+      continue;
+    }
+    uses.uses[count++] = use;
+    if (count == kUsesInHead) post();
+  }
+  if (count != 0) post();
+  if (kept.size() != held_.size()) calls_.flush();
+  held_ = std::move(kept);
 }
 
 void GrantedBlocks::clear() {

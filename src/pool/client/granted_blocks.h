@@ -1,7 +1,7 @@
 // Blocks that the keeper has granted to a client in advance, and those that its reservations gave back.
 //
 // Invariant: what take() returns was granted by a keeper that still ruled when the first block of the grant
-// was taken (W1). The grants of another keeper are void.
+// was taken (W1), and lies in memory that this process has mapped. The grants of another keeper are void.
 //
 // @threads one at a time
 #pragma once
@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 
+#include "pool/client/client_namespace.h"
 #include "pool/client/client_options.h"
 #include "pool/client/heartbeat.h"
 #include "pool/client/hit_reports.h"
@@ -27,7 +28,7 @@ class GrantedBlocks final : public rpc::AnswerSink {
  public:
   // All of them outlive this.
   GrantedBlocks(const ClientContext& context, const KeeperWatch& keeper, Heartbeat& heartbeat,
-                KeeperCalls& calls, HitReports& reports);
+                KeeperCalls& calls, const ClientNamespace& name_space, HitReports& reports);
 
   // Blocks that this client holds in advance at the most: what was asked for, but no more than its share of the spare
   // blocks, so that unused grants take nothing of the pool's capacity.
@@ -60,6 +61,8 @@ class GrantedBlocks final : public rpc::AnswerSink {
     held_.push_back(use);
     is_unchecked_ = true;
   }
+  // Returns what lies on devices that a growable pool gives up, or that this process cannot map. Does not wait.
+  void return_inaccessible();
   // All are void under the next incarnation, under any keeper; the keeper knows what they were.
   void clear();
 
@@ -80,6 +83,7 @@ class GrantedBlocks final : public rpc::AnswerSink {
   const KeeperWatch& keeper_;
   Heartbeat& heartbeat_;
   KeeperCalls& calls_;
+  const ClientNamespace& namespace_;
   HitReports& reports_;
   const std::shared_ptr<ReservationBook> reservations_ = std::make_shared<ReservationBook>();
   const std::uint32_t advance_;

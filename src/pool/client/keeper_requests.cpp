@@ -1,5 +1,6 @@
 #include "pool/client/keeper_requests.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/fail_point.h"
@@ -134,6 +135,40 @@ Result<StorageAnswer> KeeperRequests::ask_storage(std::span<const BlockHash> has
   if (calls_.status() == Code::kUnsupported) return StorageAnswer{};
   CACHALOT_TRY(calls_.check_status("ask the storage"));
   return calls_.answer<StorageAnswer>();
+}
+
+Result<ExpansionAnswer> KeeperRequests::add_expansion(const std::string& path,
+                                                      const PoolId& serial) {
+  const auto bytes = static_cast<std::uint32_t>(std::min<std::size_t>(path.size(), ~0u));
+  return ask_expansion({ExpansionAction::kAdd, bytes, serial.low, serial.high}, path,
+                       "add a device (its log says why)");
+}
+
+Result<ExpansionAnswer> KeeperRequests::give_up_expansion(const PoolId& serial) {
+  return ask_expansion({ExpansionAction::kGiveUp, 0, serial.low, serial.high}, {},
+                       "give a device up");
+}
+
+Result<ExpansionAnswer> KeeperRequests::keep_expansion() {
+  return ask_expansion({ExpansionAction::kKeep, 0, 0, 0}, {}, "keep a device");
+}
+
+Result<ExpansionAnswer> KeeperRequests::ask_expansion(ExpansionPayload wanted,
+                                                      const std::string& path, const char* what) {
+  if (path.size() > kMaxPathBytes) {
+    return Error::make(Code::kInvalidArgument, "%.80s…: a path of %zu bytes, at most %u",
+                       path.c_str(), path.size(), kMaxPathBytes);
+  }
+  rpc::FollowingLine lines[kPathLines] = {};
+  const std::size_t count = (path.size() + kNameLineBytes - 1) / kNameLineBytes;
+  for (std::size_t part = 0; part < count; ++part) {
+    const std::size_t at = part * kNameLineBytes;
+    std::memcpy(lines[part].payload, path.data() + at,
+                std::min<std::size_t>(kNameLineBytes, path.size() - at));
+  }
+  CACHALOT_TRY(call(Op::kExpansion, rpc::request_payload(wanted), {lines, count}));
+  CACHALOT_TRY(calls_.check_status(what));
+  return calls_.answer<ExpansionAnswer>();
 }
 
 Status KeeperRequests::stop_keeper() {

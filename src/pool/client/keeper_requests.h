@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "pool/client/attachment.h"
 #include "pool/client/call_time.h"
@@ -51,6 +52,16 @@ class KeeperRequests {
   // @param fetches  bring what is stored, and not in the pool, into the pool
   // @param flags    kStorage*
   Result<StorageAnswer> ask_storage(std::span<const BlockHash> hashes, std::uint32_t flags);
+  // Adds a device that was prepared (pool/expansion/expansion_device.h) to a growable pool.
+  // @errors kUnsupported: it cannot grow; kBusy: a device is being given up; kNoSpace: it has all its blocks; what the
+  //         keeper met when it opened the device
+  Result<ExpansionAnswer> add_expansion(const std::string& path, const PoolId& serial);
+  // Begins to give the pool's last device up, or goes on. It is done when the answer has no blocks in use.
+  // @errors kNotFound: the pool has no such device (any more); kRefused: another one was added later; kBusy: blocks of it
+  //         are pinned, or kept by contexts
+  Result<ExpansionAnswer> give_up_expansion(const PoolId& serial);
+  // Ends that, if the device is still the pool's.
+  Result<ExpansionAnswer> keep_expansion();
   // Asks the keeper to end.
   Status stop_keeper();
 
@@ -64,6 +75,8 @@ class KeeperRequests {
 
  private:
   Result<ContextAnswer> ask_context(const ContextPayload& wanted);
+  Result<ExpansionAnswer> ask_expansion(ExpansionPayload wanted, const std::string& path,
+                                        const char* what);
   Result<std::uint32_t> evict_all_of(EvictScope scope);
   Status call(Op op, const memory::Line& head = {},
               std::span<const rpc::FollowingLine> following = {});

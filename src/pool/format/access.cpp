@@ -58,7 +58,7 @@ void write_header(memory::Domain& domain, std::byte* base, const Header& header)
   const Geometry& g = header.geometry;
   HeaderLine first{};
   first.magic = kMagic;
-  first.version = kFormatVersion;
+  first.version = version_of(g);
   first.domain = static_cast<std::uint32_t>(g.domain);
   first.uuid_low = header.id.low;
   first.uuid_high = header.id.high;
@@ -77,6 +77,7 @@ void write_header(memory::Domain& domain, std::byte* base, const Header& header)
   geometry.namespaces = kMaxNamespaces;
   geometry.created_unix_s = header.created_unix_s;
   geometry.note_bytes = g.note_bytes;
+  geometry.growable = g.growable ? 1 : 0;
   const memory::SealedRegion target(domain, base, memory::LineSeal(header.id.low, header.id.high));
   target.publish(kLineBytes, geometry);
   domain.order();
@@ -118,7 +119,8 @@ Header header_of(const HeaderLine& header, const GeometryLine& geometry) {
                      geometry.directory_slots,
                      geometry.clients,
                      geometry.hosts,
-                     geometry.note_bytes};
+                     geometry.note_bytes,
+                     geometry.growable == 1};
   return result;
 }
 
@@ -137,10 +139,10 @@ Result<Header> read_header(memory::Domain& domain, const std::byte* base, std::u
                        name, static_cast<unsigned long long>(header.magic),
                        static_cast<unsigned long long>(kMagic));
   }
-  if (header.version != kFormatVersion) {
+  if (header.version != kFormatVersion && header.version != kGrowableVersion) {
     return Error::make(Code::kVersionMismatch,
-                       "%s: is a pool of format version %u, this program knows %u", name,
-                       header.version, kFormatVersion);
+                       "%s: is a pool of format version %u, this program knows %u and %u", name,
+                       header.version, kFormatVersion, kGrowableVersion);
   }
   const memory::LineSeal seal(header.uuid_low, header.uuid_high);
   if (!seal.checks(lines[0], 0) || !seal.checks(lines[1], kLineBytes)) {
@@ -154,7 +156,11 @@ Result<Header> read_header(memory::Domain& domain, const std::byte* base, std::u
                        name, geometry.keeper_slots, geometry.ring_lines, geometry.namespaces,
                        kKeeperSlots, kRingLines, kMaxNamespaces);
   }
-  return header_of(header, geometry);
+  const Header read = header_of(header, geometry);
+  if (header.version == version_of(read.geometry)) return read;
+  return Error::make(Code::kCorrupt,
+                     "%s: the pool's header is damaged: format version %u, and %s it may grow", name,
+                     header.version, read.geometry.growable ? "it says that" : "not that");
 }
 
 }  // namespace cachalot::pool

@@ -21,6 +21,8 @@ struct PoolId {
   bool operator==(const PoolId&) const = default;
 };
 
+class ExpansionMemory;
+
 struct Access {
   PoolId id;
   Geometry geometry;
@@ -28,6 +30,7 @@ struct Access {
   memory::PoolView view;
   memory::SealedRegion region;  // device 0: all metadata
   memory::Interleave interleave;
+  ExpansionMemory* expansions = nullptr;  // of a growable pool
 
   memory::Domain& domain() const { return region.domain(); }
 
@@ -58,6 +61,11 @@ struct Header {
   std::uint32_t device_index = 0;
   std::uint64_t created_unix_s = 0;
 };
+
+// The format version of pools of this geometry.
+constexpr std::uint32_t version_of(const Geometry& geometry) {
+  return geometry.growable ? kGrowableVersion : kFormatVersion;
+}
 
 // What two header lines say, whether or not they check.
 Header header_of(const HeaderLine& header, const GeometryLine& geometry);

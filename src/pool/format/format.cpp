@@ -56,6 +56,11 @@ Status check_values(const Geometry& g) {
     return Error::make(Code::kInvalidArgument, "note bytes: %u is not a multiple of 64",
                        g.note_bytes);
   }
+  if (g.growable && g.devices != 1) {
+    return Error::make(Code::kInvalidArgument,
+                       "devices: %u for a pool that may grow, expected 1: more are added later",
+                       g.devices);
+  }
   if (g.domain != memory::DomainKind::kCoherent && g.domain != memory::DomainKind::kNoncoherent &&
       g.domain != memory::DomainKind::kLossy) {
     return Error::make(Code::kInvalidArgument, "coherence domain: %u is none",
@@ -79,6 +84,10 @@ Result<Layout> place(const Geometry& g, std::uint64_t& needed) {
   layout.responses_in_area = area.take(g.clients, std::uint64_t{kRingLines} * kLineBytes);
   layout.ledger_in_area = area.take(
       (std::uint64_t{g.blocks} + kLedgerRecordsPerLine - 1) / kLedgerRecordsPerLine, kLineBytes);
+  if (g.growable) {
+    layout.expansions_in_area =
+        area.take((kMaxExpansions + 1) * (1 + kPathLines), std::uint64_t{kLineBytes});
+  }
   layout.keeper_area_bytes = area.at();
 
   Cursor device;
@@ -105,7 +114,10 @@ Result<Layout> place(const Geometry& g, std::uint64_t& needed) {
   }
   const std::uint64_t stripes = (data + kStripeBytes - 1) / kStripeBytes;
   layout.data_bytes_per_device = (stripes + g.devices - 1) / g.devices * kStripeBytes;
-  needed = layout.data_offset + layout.data_bytes_per_device;
+  const std::uint64_t first =
+      g.growable ? round_up((g.spare_blocks() + std::uint64_t{1}) * g.block_bytes, kStripeBytes)
+                 : layout.data_bytes_per_device;
+  needed = layout.data_offset + std::min(first, layout.data_bytes_per_device);
   return layout;
 }
 
@@ -119,7 +131,7 @@ Result<Layout> lay_out(const Geometry& geometry) {
                        static_cast<unsigned long long>(geometry.device_bytes));
   }
   std::uint64_t needed = 0;
-  CACHALOT_TRY_ASSIGN(const Layout layout, place(geometry, needed));
+  CACHALOT_TRY_ASSIGN(Layout layout, place(geometry, needed));
   if (geometry.device_bytes < needed) {
     return Error::make(Code::kInvalidArgument,
                        "device size: %llu bytes are too few: %u blocks of %llu bytes on %u devices "
@@ -127,6 +139,12 @@ Result<Layout> lay_out(const Geometry& geometry) {
                        static_cast<unsigned long long>(geometry.device_bytes), geometry.blocks,
                        static_cast<unsigned long long>(geometry.block_bytes), geometry.devices,
                        static_cast<unsigned long long>(needed));
+  }
+  layout.first_blocks = geometry.blocks;
+  if (geometry.growable) {
+    layout.first_blocks = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(geometry.blocks, (geometry.device_bytes - layout.data_offset) /
+                                                     geometry.block_bytes));
   }
   return layout;
 }

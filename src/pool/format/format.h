@@ -17,6 +17,7 @@ namespace cachalot::pool {
 
 inline constexpr std::uint64_t kMagic = 0x31544f4c41484341u;  // "ACHALOT1"
 inline constexpr std::uint32_t kFormatVersion = 2;
+inline constexpr std::uint32_t kGrowableVersion = 3;  // of a pool that may grow; else as version 2
 
 inline constexpr std::uint32_t kNoBlock = 0xffffffffu;
 inline constexpr std::uint32_t kLastGeneration = 0xffffffffu;  // a block of it is not used again
@@ -28,6 +29,9 @@ inline constexpr std::uint32_t kNameLines = 8;        // of a namespace
 inline constexpr std::uint32_t kNameLineBytes =
     52;  // as much as a following line of a request carries
 inline constexpr std::uint32_t kMaxContexts = 1024;
+inline constexpr std::uint32_t kMaxExpansions = 31;
+inline constexpr std::uint32_t kPathLines = 7;  // of an expansion, as name lines
+inline constexpr std::uint32_t kMaxPathBytes = kPathLines * kNameLineBytes;
 inline constexpr std::uint32_t kMaxNameBytes = kNameLines * kNameLineBytes;
 inline constexpr std::uint32_t kBucketSlots = 64;  // directory slots an entry may stand in
 inline constexpr std::uint32_t kLedgerRecordsPerLine = 5;
@@ -48,7 +52,11 @@ struct Geometry {
   std::uint32_t clients = 0;          // client slots
   std::uint32_t hosts = 1;            // client slots are divided evenly among host numbers
   std::uint32_t note_bytes = 0;       // of a block's note (notes.h), a multiple of 64; 0: no notes
+  // The one device may be smaller than all blocks need: those that it has no room for wait for a device that is
+  // added later (pool/expansion).
+  bool growable = false;
 
+  std::uint32_t spare_blocks() const { return blocks - capacity_blocks; }
   // Of each host's slots the last one is the operators', unless it is the only one: a client that stops a
   // keeper or fences a client gets in where engines have, or hold, all others.
   std::uint32_t clients_per_host() const { return clients / hosts; }
@@ -85,7 +93,8 @@ struct GeometryLine {
   std::uint32_t ring_lines;
   std::uint32_t namespaces;
   std::uint64_t created_unix_s;
-  std::uint64_t reserved;
+  std::uint32_t growable;  // 1 in version 3, else 0
+  std::uint32_t reserved;
   std::uint32_t note_bytes;
   std::uint32_t crc;
 };
@@ -249,6 +258,34 @@ struct ContextLine {
   std::uint32_t crc;
 };
 
+// What a growable pool has beyond its first device. The keeper's rows are behind this line.
+struct ExpansionsLine {
+  std::uint64_t version;  // the keeper's epoch << 32 | changes: never the same for two tables
+  std::uint32_t epoch;
+  std::uint32_t count;
+  std::uint32_t leaving;  // blocks from here on are given up; kNoBlock: none
+  std::uint32_t reserved[10];
+  std::uint32_t crc;
+};
+
+// One device that was added. Seven NameLines with its path follow.
+struct ExpansionLine {
+  std::uint64_t serial_low, serial_high;  // as on the device itself
+  std::uint64_t bytes;                    // of blocks, behind the device's first 2 MiB
+  std::uint32_t epoch;
+  std::uint32_t reserved[8];
+  std::uint32_t crc;
+};
+
+// Line 2 of such a device, behind copies of the pool's header lines.
+struct SerialLine {
+  std::uint64_t serial_low, serial_high;
+  std::uint64_t bytes;  // of blocks
+  std::uint64_t reserved[4];
+  std::uint32_t reserved2;
+  std::uint32_t crc;
+};
+
 enum class LedgerState : std::uint8_t {
   kFree = 0,
   kGranted = 1,      // a client may store into it
@@ -297,6 +334,8 @@ static_assert(sizeof(HeaderLine) == 64 && sizeof(GeometryLine) == 64 && sizeof(K
 static_assert(sizeof(CounterLine) == 64 && sizeof(ClientLine) == 64 && sizeof(ViewLine) == 64);
 static_assert(sizeof(KeeperInfoLine) == 64);
 static_assert(sizeof(ContextLine) == 64);
+static_assert(sizeof(ExpansionsLine) == 64 && sizeof(ExpansionLine) == 64);
+static_assert(sizeof(SerialLine) == 64);
 static_assert(sizeof(HostLine) == 64 && sizeof(DepartureLine) == 64);
 static_assert(sizeof(HeartbeatLine) == 64 && sizeof(PinLine) == 64);
 static_assert(sizeof(NamespaceLine) == 64 && sizeof(NameLine) == 64);
@@ -308,7 +347,7 @@ static_assert(sizeof(LedgerLine) == 64 && sizeof(Entry) == 64);
 // page apart, so that a prefetch that follows one writer never pulls in another's lines.
 struct Layout {
   // keeper area k: [ page: KeeperLine, 8 its copy, CounterLines from line 16, 32 KeeperInfoLine ][ namespaces ][ their names ]
-  // [ views, a page each client ][ response rings ][ ledger ]
+  // [ views, a page each client ][ response rings ][ ledger ][ expansions, if it may grow ]
   std::uint64_t keeper_areas;
   std::uint64_t keeper_area_bytes;
   std::uint64_t namespaces_in_area;
@@ -316,6 +355,7 @@ struct Layout {
   std::uint64_t views_in_area;
   std::uint64_t responses_in_area;
   std::uint64_t ledger_in_area;
+  std::uint64_t expansions_in_area;  // of a growable pool, else 0
   // client page: line 0 ClientLine, 1 heartbeat, 2 pinned reads, 8 doorbell, CounterLines from line 16; the
   // slot's totals from line 32, their second copy from line 40; 56 DepartureLine; 57, in the page of a host's first
   // slot, HostLine
@@ -327,7 +367,8 @@ struct Layout {
   std::uint64_t metadata_bytes;
   std::uint64_t data_offset;        // 2 MiB aligned; device 0
   std::uint64_t other_data_offset;  // devices 1…: after the header copy
-  std::uint64_t data_bytes_per_device;
+  std::uint64_t data_bytes_per_device;  // in a growable pool with all expansions
+  std::uint32_t first_blocks;           // that the first devices have room for
 
   std::uint64_t keeper_line(std::uint32_t keeper) const {
     return keeper_areas + keeper * keeper_area_bytes;
@@ -377,6 +418,13 @@ struct Layout {
     return keeper_line(keeper) + ledger_in_area +
            block / kLedgerRecordsPerLine * memory::kLineBytes;
   }
+  std::uint64_t expansions_line(std::uint32_t keeper) const {
+    return keeper_line(keeper) + expansions_in_area;
+  }
+  // Of expansion `index`; its path's lines follow.
+  std::uint64_t expansion_line(std::uint32_t keeper, std::uint32_t index) const {
+    return expansions_line(keeper) + (index + 1) * (1 + kPathLines) * memory::kLineBytes;
+  }
   std::uint64_t client_line(std::uint32_t client) const {
     return client_pages + client * kPageBytes;
   }
@@ -413,8 +461,8 @@ struct Layout {
 // small; the message names the value, and how many bytes a device would have to have.
 Result<Layout> lay_out(const Geometry& geometry);
 
-// The smallest device_bytes (a multiple of 2 MiB) with room for all of `geometry`; device_bytes of
-// the argument is ignored. @errors kInvalidArgument as above
+// The smallest device_bytes (a multiple of 2 MiB) with room for all of `geometry`, or in a growable pool for the spare
+// blocks and one more; device_bytes of the argument is ignored. @errors kInvalidArgument as above
 Result<std::uint64_t> device_bytes_needed(const Geometry& geometry);
 
 // Blocks beyond the capacity: what clients hold in advance, and what is on its way back. 64 for each client, but at most

@@ -21,6 +21,7 @@ enum class Op : std::uint8_t {
   kPing = 9,      // nothing: measures the way there and back
   kFence = 10,    // an operator's word that what a held slot's process does is over
   kContext = 12,  // a block stays, with its prefix, until a time; or does not any more
+  kExpansion = 13,  // a growable pool gets a device, or gives one up
   kStorage = 11,  // what the storage behind the pool has of a chain; fetch it
 };
 
@@ -134,6 +135,24 @@ struct ContextAnswer {
 };
 inline constexpr std::uint64_t kMostContextSeconds = 366 * 86'400;
 
+enum class ExpansionAction : std::uint32_t {
+  kAdd = 1,     // the device whose path follows, which was prepared (pool/expansion/expansion_device.h)
+  kGiveUp = 2,  // the last device: asked again until no block of it is in use, it is not part of the pool any more
+  kKeep = 3,    // ends kGiveUp before that
+};
+struct ExpansionPayload {
+  ExpansionAction action;
+  std::uint32_t path_bytes = 0;  // of kAdd, in the following lines
+  std::uint64_t serial_low, serial_high;
+};
+static_assert(sizeof(ExpansionPayload) == 24);
+struct ExpansionAnswer {
+  std::uint32_t blocks = 0;    // that the pool hands out now
+  std::uint32_t capacity = 0;  // that may be published at once
+  std::uint32_t in_use = 0;    // blocks of the device that is given up, which clients may still store into or read
+  std::uint32_t held = 0;      // of those: quarantined
+};
+
 // kStorage: the hashes of a chain follow, three a line.
 struct StoragePayload {
   std::uint32_t namespace_id;
@@ -165,6 +184,7 @@ struct StorageAnswer {
 static_assert(sizeof(StorageHashes) <= rpc::kFollowingPayloadBytes);
 static_assert(sizeof(ContextAnswer) <= rpc::kResponsePayloadBytes);
 static_assert(sizeof(StorageAnswer) <= rpc::kResponsePayloadBytes);
+static_assert(sizeof(ExpansionAnswer) <= rpc::kResponsePayloadBytes);
 static_assert(sizeof(UsesPayload) == 44 && sizeof(UsesFollowing) == 48);
 static_assert(sizeof(CommitItem) <= rpc::kFollowingPayloadBytes);
 static_assert(sizeof(CommitAnswer) <= rpc::kResponsePayloadBytes);

@@ -33,7 +33,8 @@ const char* counter_name(KeeperCounter counter) {
                                            "no_parent_commits",
                                            "invalid_commits",
                                            "not_held_commits",
-                                           "no_space_namespaces"};
+                                           "no_space_namespaces",
+                                           "absent_blocks"};
   static_assert(std::size(kNames) == KeeperCounters::kCount);
   return kNames[static_cast<std::uint32_t>(counter)];
 }

@@ -48,6 +48,7 @@ enum class KeeperCounter : std::uint32_t {
   // others
   kNotHeldCommits,
   kNoSpaceNamespaces,
+  kAbsent,  // blocks, at this moment
   kCount
 };
 enum class ClientCounter : std::uint32_t {

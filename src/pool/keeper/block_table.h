@@ -3,7 +3,7 @@
 // at a takeover.
 //
 // Invariants (is_valid)
-//   1. free + granted + quarantined + limbo + live + bad = all blocks.
+//   1. free + granted + quarantined + limbo + live + bad + absent = all blocks.
 //   2. A block's generation only grows; with the keeper's epoch it is the identity of one use.
 //   3. live <= the capacity.
 #pragma once
@@ -18,8 +18,17 @@
 
 namespace cachalot::pool {
 
-enum class BlockState : std::uint8_t { kFree, kGranted, kLive, kLimbo, kQuarantined, kBad };
-inline constexpr std::uint32_t kBlockStates = 6;
+// Absent: it has no memory, or is on a device that is given up.
+enum class BlockState : std::uint8_t {
+  kFree,
+  kGranted,
+  kLive,
+  kLimbo,
+  kQuarantined,
+  kBad,
+  kAbsent
+};
+inline constexpr std::uint32_t kBlockStates = 7;
 
 class BlockTable {
  public:

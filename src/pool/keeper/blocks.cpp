@@ -1,5 +1,7 @@
 #include "pool/keeper/blocks.h"
 
+#include <vector>
+
 namespace cachalot::pool {
 
 using memory::Rule;
@@ -33,6 +35,40 @@ bool Blocks::renew(std::uint32_t block) {
     table_.set_generation(block, generation + 1);
   }
   return true;
+}
+
+void Blocks::set_usable(std::uint32_t usable) {
+  usable_ = usable;
+  std::vector<std::uint32_t> still_free;
+  for (std::uint32_t block; (block = table_.pop_free()) != kNoBlock;) {
+    if (block < usable) {
+      still_free.push_back(block);
+    } else {
+      table_.set_state(block, BlockState::kAbsent);
+    }
+  }
+  for (const std::uint32_t block : still_free) table_.push_free(block);
+  for (std::uint32_t block = 0; block < usable; ++block) {
+    if (table_.use(block).state == BlockState::kAbsent) free(block);
+  }
+  ledger_.flush();
+}
+
+std::uint32_t Blocks::count_in_use(std::uint32_t first) const {
+  std::uint32_t count = 0;
+  for (std::uint32_t block = first; block < table_.size(); ++block) {
+    const BlockState state = table_.use(block).state;
+    count += state == BlockState::kGranted || state == BlockState::kLive ||
+             state == BlockState::kLimbo || state == BlockState::kQuarantined;
+  }
+  return count;
+}
+
+std::uint32_t Blocks::count_quarantined(std::uint32_t first) const {
+  std::uint32_t count = 0;
+  for (std::uint32_t block = first; block < table_.size(); ++block)
+    count += table_.use(block).state == BlockState::kQuarantined;
+  return count;
 }
 
 void Blocks::settle_limbo() {
@@ -87,7 +123,9 @@ void Blocks::quarantine_all() {
 void Blocks::offer_free() {
   for (std::uint32_t block = 0; block < table_.size(); ++block) {
     if (table_.use(block).state != BlockState::kFree) continue;
-    if (limbo_.has_readers()) {
+    if (block >= usable_) {
+      table_.set_state(block, BlockState::kAbsent);
+    } else if (limbo_.has_readers()) {
       table_.set_state(block, BlockState::kLimbo);
       limbo_.add(block);
     } else if (table_.use(block).generation == kLastGeneration) {

@@ -5,7 +5,7 @@
 //      |-----free--------|                                   limbo --settle_limbo--> free
 //
 // A block whose generation can grow no more becomes bad instead of free: the next use would repeat an
-// identity.
+// identity. A block from usable() on becomes absent instead of free.
 //
 // Invariants
 //   1. Those of BlockTable.
@@ -28,7 +28,11 @@ namespace cachalot::pool {
 class Blocks {
  public:
   explicit Blocks(const Access& access)
-      : access_(access), table_(access.geometry.blocks), ledger_(access, table_), limbo_(access) {}
+      : access_(access),
+        table_(access.geometry.blocks),
+        ledger_(access, table_),
+        limbo_(access),
+        usable_(access.layout.first_blocks) {}
   Blocks(const Blocks&) = delete;
   Blocks& operator=(const Blocks&) = delete;
 
@@ -39,6 +43,17 @@ class Blocks {
   BlockTable& table() { return table_; }
   Limbo& limbo() { return limbo_; }
   std::uint32_t count(BlockState state) const { return table_.count(state); }
+
+  // Blocks, from 0 on, that are handed out, and how many of them may be live at once.
+  std::uint32_t usable() const { return usable_; }
+  std::uint32_t capacity() const { return usable_ - access_.geometry.spare_blocks(); }
+  // Before a takeover: how many its blocks are. @param usable  at least the first device's
+  void begin_with(std::uint32_t usable) { usable_ = usable; }
+  // Free blocks from `usable` on become absent, absent ones before it free. @cost a look at every block
+  void set_usable(std::uint32_t usable);
+  // Blocks from `first` on that clients may store into or read.
+  std::uint32_t count_in_use(std::uint32_t first) const;
+  std::uint32_t count_quarantined(std::uint32_t first) const;
 
   // A block that was just taken from the queue of free ones gets the next generation.
   BlockUse grant(std::uint32_t block, std::uint32_t client, std::uint32_t incarnation);
@@ -56,9 +71,12 @@ class Blocks {
   // A block that no reader has seen in this use.
   void free(std::uint32_t block) {
     const bool is_worn_out = table_.use(block).generation == kLastGeneration;
-    table_.set_state(block, is_worn_out ? BlockState::kBad : BlockState::kFree);
+    const bool is_absent = !is_worn_out && block >= usable_;
+    table_.set_state(block, is_worn_out ? BlockState::kBad
+                            : is_absent ? BlockState::kAbsent
+                                        : BlockState::kFree);
     ledger_.touch(block);
-    if (!is_worn_out) table_.push_free(block);
+    if (!is_worn_out && !is_absent) table_.push_free(block);
   }
   // A block that readers may have seen: free when no pinned read can be at it any more. That is one
   // that was evicted, and also one that a client held under the last keeper: its commit may have
@@ -95,6 +113,7 @@ class Blocks {
   BlockTable table_;
   Ledger ledger_;
   Limbo limbo_;
+  std::uint32_t usable_;
 };
 
 }  // namespace cachalot::pool

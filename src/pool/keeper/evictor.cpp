@@ -159,28 +159,49 @@ void Evictor::evict(std::uint32_t block) {
   blocks_.retire(block);
 }
 
-// Rare, so a scan over all blocks will do.
 std::uint32_t Evictor::evict_subtree(std::uint32_t root) {
+  const std::vector<std::uint32_t> inside =
+      all_below([root](std::uint32_t block) { return block == root; });
+  evict_from_leaves(inside);
+  return static_cast<std::uint32_t>(inside.size());
+}
+
+std::uint32_t Evictor::evict_from(std::uint32_t first) {
+  const std::vector<std::uint32_t> inside =
+      all_below([first](std::uint32_t block) { return block >= first; });
+  evict_from_leaves(inside);
+  return static_cast<std::uint32_t>(inside.size());
+}
+
+std::uint32_t Evictor::count_kept(std::uint32_t first) const {
+  const std::vector<std::uint32_t> inside =
+      all_below([first](std::uint32_t block) { return block >= first; });
+  return static_cast<std::uint32_t>(
+      std::count_if(inside.begin(), inside.end(), [this](std::uint32_t block) {
+        return is_pinned(block) || kept_.is_held(block);
+      }));
+}
+
+// Live blocks that are roots, or have one above them. Rare, so a scan over all blocks will do.
+std::vector<std::uint32_t> Evictor::all_below(
+    const std::function<bool(std::uint32_t)>& is_root) const {
   enum : std::uint8_t { kUnknown, kInside, kOutside };
   std::vector<std::uint8_t> where(table_.size(), kUnknown);
   std::vector<std::uint32_t> path, inside;
-  where[root] = kInside;
   for (std::uint32_t block = 0; block < table_.size(); ++block) {
     if (table_.use(block).state != BlockState::kLive) continue;
     std::uint32_t at = block;
     path.clear();
     while (at != kNoBlock && where[at] == kUnknown && path.size() < table_.size()) {
       path.push_back(at);
+      if (is_root(at)) break;
       at = table_.record(at).parent;
     }
-    const std::uint8_t answer = at == kNoBlock ? std::uint8_t{kOutside} : where[at];
-    for (const std::uint32_t node : path) where[node] = answer;
-  }
-  for (std::uint32_t block = 0; block < table_.size(); ++block) {
+    const bool is_inside = at != kNoBlock && (where[at] == kInside || is_root(at));
+    for (const std::uint32_t node : path) where[node] = is_inside ? kInside : kOutside;
     if (where[block] == kInside) inside.push_back(block);
   }
-  evict_from_leaves(inside);
-  return static_cast<std::uint32_t>(inside.size());
+  return inside;
 }
 
 std::uint32_t Evictor::evict_namespace(std::uint32_t namespace_id) {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -84,11 +85,17 @@ class Evictor {
   // Evicts all blocks of a namespace, pinned ones, too. @return blocks @cost as evict_subtree()
   std::uint32_t evict_namespace(std::uint32_t namespace_id);
 
+  // Evicts all blocks from `first` on, and all below them. @return blocks @cost as evict_subtree()
+  std::uint32_t evict_from(std::uint32_t first);
+  // Of the blocks that evict_from() evicts, those that stay otherwise: pinned ones, and the last ones of contexts.
+  std::uint32_t count_kept(std::uint32_t first) const;
+
   bool is_valid() const;
 
  private:
   void make_policy(const KeeperOptions& options, eviction::PolicyKind kind);
   void add_quotas(const KeeperOptions& options);
+  std::vector<std::uint32_t> all_below(const std::function<bool(std::uint32_t)>& is_root) const;
   void evict_from_leaves(const std::vector<std::uint32_t>& blocks);
   void evict(std::uint32_t block);
   bool is_pinned(std::uint32_t block) const {

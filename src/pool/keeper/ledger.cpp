@@ -17,6 +17,7 @@ LedgerState ledger_state(BlockState state) {
       return LedgerState::kBad;
     case BlockState::kFree:
     case BlockState::kLimbo:
+    case BlockState::kAbsent:
       break;
   }
   return LedgerState::kFree;

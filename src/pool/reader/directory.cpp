@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "pool/expansion/expansion_memory.h"
+
 namespace cachalot::pool {
 
 using memory::Line;
@@ -277,7 +279,22 @@ std::size_t DirectoryReader::lookup(std::span<const BlockHash> hashes, std::uint
     Batch batch(*this, hashes.subspan(done, n), namespace_id, found.subspan(done));
     done += batch.run(view, done == 0, ended);
   }
+  if (access_->expansions != nullptr) done = accessible(view, found.first(done));
   return done;
+}
+
+// A block that was published on an added device was granted after the keeper's table named the device, and the table is
+// read after the entry. So a block below the limit lies where this process has mapped it.
+std::size_t DirectoryReader::accessible(const KeeperView& view,
+                                        std::span<const Found> found) const {
+  const auto is_beyond = [](std::uint32_t blocks) {
+    return [blocks](const Found& one) { return one.entry.block >= blocks; };
+  };
+  if (std::none_of(found.begin(), found.end(), is_beyond(access_->layout.first_blocks)))
+    return found.size();
+  const std::uint32_t limit = access_->expansions->follow(*access_, view.keeper, view.epoch);
+  const auto end = std::find_if(found.begin(), found.end(), is_beyond(limit));
+  return static_cast<std::size_t>(end - found.begin());
 }
 
 void DirectoryReader::find_each(std::span<const BlockHash> hashes, std::uint32_t namespace_id,

@@ -72,7 +72,8 @@ class DirectoryReader {
   // The keeper lines, read now.
   KeeperView read_keepers() const;
 
-  // Finds the longest published prefix of `hashes`.
+  // Finds the longest published prefix of `hashes`. Its payloads may be accessed: on the devices of a growable pool
+  // that cannot be mapped here, nothing is found.
   // @shape   hashes: [n], one per block, in order; found: at least n
   // @return  k <= n: found[0, k) are filled
   // @cost    about 1.3 to 1.7 lines per block, 128 blocks in two overlapped passes; no
@@ -98,6 +99,8 @@ class DirectoryReader {
 
   bool holds(const memory::Line& line, const BlockHash& hash, std::uint32_t namespace_id,
              const KeeperView& view) const;
+  // How many of the leading blocks lie in memory that this process has mapped.
+  std::size_t accessible(const KeeperView& view, std::span<const Found> found) const;
 
   const Access* access_;
 };

@@ -1,5 +1,6 @@
 #include "pool/reader/published_blocks.h"
 
+#include "pool/expansion/expansion_memory.h"
 #include "pool/reader/directory.h"
 
 namespace cachalot::pool {
@@ -20,6 +21,9 @@ bool is_published(const Access& access, const KeeperView& view, const Entry& ent
 void for_each_published(const Access& access, const std::function<void(const Entry&)>& f) {
   constexpr std::uint32_t kBatch = kBucketSlots;
   const KeeperView view = DirectoryReader(access).read_keepers();
+  const std::uint32_t accessible = access.expansions == nullptr
+                                       ? access.geometry.blocks
+                                       : access.expansions->follow(access, view.keeper, view.epoch);
   Line lines[kBatch];
   for (std::uint32_t first = 0; first < access.geometry.directory_slots; first += kBatch) {
     access.domain().read_lines(access.region.at(access.layout.entry(first)), kBatch, lines);
@@ -28,7 +32,7 @@ void for_each_published(const Access& access, const std::function<void(const Ent
       if (!access.region.checks(lines[i], offset) && !access.region.read(offset, lines[i]))
         continue;
       const auto entry = memory::as<Entry>(lines[i]);
-      if (is_published(access, view, entry)) f(entry);
+      if (is_published(access, view, entry) && entry.block < accessible) f(entry);
     }
   }
 }

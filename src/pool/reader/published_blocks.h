@@ -13,7 +13,8 @@
 
 namespace cachalot::pool {
 
-// Calls f(entry) for each published entry, in the order of slots. Numbers in the entry are within the geometry.
+// Calls f(entry) for each published entry, in the order of slots. Numbers in the entry are within the geometry, and the payload
+// may be accessed here.
 // @cost a read of the whole directory
 void for_each_published(const Access& access, const std::function<void(const Entry&)>& f);
 

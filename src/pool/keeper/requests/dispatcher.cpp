@@ -23,7 +23,8 @@ Dispatcher::Dispatcher(const Access& access, const KeeperOptions& options, const
       touches_(reign, blocks.table(), evictor, directory.observers(), server, counters),
       grants_(access, options.max_grants, blocks, evictor, sessions, server, counters),
       commits_(access, namespaces, blocks, directory, evictor, sessions, server, counters),
-      contexts_(access, options, reign, namespaces, blocks.table(), directory, evictor, server) {}
+      contexts_(access, options, reign, namespaces, blocks.table(), directory, evictor, server),
+      expansions_(access, reign, blocks, evictor, server) {}
 
 void Dispatcher::on_requests(std::uint32_t client, std::span<const Message> messages) {
   counters_[KeeperCounter::kRequests] += messages.size();
@@ -55,6 +56,8 @@ void Dispatcher::serve(std::uint32_t client, const Message& message) {
       return serve_evict(client, head);
     case Op::kContext:
       return contexts_.serve(client, head);
+    case Op::kExpansion:
+      return expansions_.serve(client, message);
     case Op::kDetach:
       return serve_detach(client);
     case Op::kStop:

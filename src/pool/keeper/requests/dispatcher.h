@@ -17,6 +17,7 @@
 #include "pool/keeper/reign.h"
 #include "pool/keeper/requests/commits.h"
 #include "pool/keeper/requests/contexts.h"
+#include "pool/keeper/requests/expansions.h"
 #include "pool/keeper/requests/grants.h"
 #include "pool/keeper/requests/touches.h"
 #include "pool/keeper/sessions.h"
@@ -37,6 +38,7 @@ class Dispatcher final : public rpc::RequestHandler {
   void set_max_grants(std::uint32_t max_grants) { grants_.set_max_grants(max_grants); }
 
   Contexts& contexts() { return contexts_; }
+  Expansions& expansions() { return expansions_; }
   // True once a client has asked the keeper to end.
   bool stop_requested() const { return stop_requested_; }
 
@@ -60,6 +62,7 @@ class Dispatcher final : public rpc::RequestHandler {
   Grants grants_;
   Commits commits_;
   Contexts contexts_;
+  Expansions expansions_;
   StorageDesk* storage_desk_ = nullptr;
   bool stop_requested_ = false;
 };

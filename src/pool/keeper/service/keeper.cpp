@@ -56,6 +56,7 @@ Status Keeper::announce(std::uint32_t avoid_slots) {
 }
 
 void Keeper::take_over() {
+  dispatcher_.expansions().adopt();
   if (!takeover_->run()) be_deposed();
   if (!reign_.is_deposed()) dispatcher_.contexts().adopt();
   takeover_times_ = takeover_->times();
@@ -130,6 +131,7 @@ void Keeper::tend() {
     evictor_.expire();
     dispatcher_.contexts().expire(tend_timer_.now_ns());
     counters_[KeeperCounter::kRepairedLines] += directory_.scrub(options_.scrub_lines);
+    counters_[KeeperCounter::kRepairedLines] += dispatcher_.expansions().mend();
   }
   reign_.publish_counters(counters());
   if (reign_.is_serving()) namespaces_.publish_counters();
@@ -149,6 +151,7 @@ const KeeperCounters& Keeper::counters() {
   counters_[KeeperCounter::kLimbo] = blocks_.count(BlockState::kLimbo);
   counters_[KeeperCounter::kQuarantined] = blocks_.count(BlockState::kQuarantined);
   counters_[KeeperCounter::kBad] = blocks_.count(BlockState::kBad);
+  counters_[KeeperCounter::kAbsent] = blocks_.count(BlockState::kAbsent);
   counters_[KeeperCounter::kClients] = sessions_.open_count();
   counters_[KeeperCounter::kNamespaces] = namespaces_.count();
   counters_[KeeperCounter::kMalformed] = server_.malformed();
@@ -167,7 +170,7 @@ bool Keeper::is_valid() const {
       counters_[KeeperCounter::kExpired] + counters_[KeeperCounter::kRequestedEvictions];
   return evictions == counters_[KeeperCounter::kEvictions] && blocks_.table().is_valid() &&
          directory_.is_valid() && evictor_.is_valid() &&
-         blocks_.count(BlockState::kLive) <= access_.geometry.capacity_blocks;
+         blocks_.count(BlockState::kLive) <= blocks_.capacity();
 }
 
 }  // namespace cachalot::pool

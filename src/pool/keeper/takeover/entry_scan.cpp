@@ -9,12 +9,13 @@ using memory::Rule;
 
 EntryScan::EntryScan(const Access& access, const Predecessor& predecessor,
                      std::span<const LedgerRecord> inherited, const Namespaces& namespaces,
-                     BlockTable& blocks, DirectoryWriter& directory)
+                     BlockTable& blocks, std::uint32_t usable, DirectoryWriter& directory)
     : access_(access),
       view_{predecessor.highest_epoch, predecessor.min_epoch, predecessor.area, 0},
       inherited_(inherited),
       namespaces_(namespaces),
       blocks_(blocks),
+      usable_(usable),
       directory_(directory) {}
 
 void EntryScan::run(std::uint32_t threads) {
@@ -65,10 +66,10 @@ void EntryScan::read_slots(std::uint32_t first, std::uint32_t end,
 
 bool EntryScan::counts(const Entry& entry, std::uint32_t slot) const {
   const Geometry& geometry = access_.geometry;
-  if (entry.state != kEntryLive || !view_.admits(entry.epoch) || entry.block >= geometry.blocks ||
+  if (entry.state != kEntryLive || !view_.admits(entry.epoch) || entry.block >= usable_ ||
       entry.length == 0 || entry.length > geometry.block_bytes ||
       !namespaces_.is_known(entry.namespace_id) ||
-      (entry.parent >= geometry.blocks && entry.parent != kNoBlock)) {
+      (entry.parent >= usable_ && entry.parent != kNoBlock)) {
     return false;
   }
   const Home home =

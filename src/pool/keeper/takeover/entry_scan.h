@@ -21,10 +21,11 @@ namespace cachalot::pool {
 
 class EntryScan {
  public:
-  // `inherited`: the predecessor's ledger, a record for each block. All must outlive the scan.
+  // `inherited`: the predecessor's ledger, a record for each block. `usable`: entries of blocks from there on do not
+  // count. All must outlive the scan.
   EntryScan(const Access& access, const Predecessor& predecessor,
             std::span<const LedgerRecord> inherited, const Namespaces& namespaces,
-            BlockTable& blocks, DirectoryWriter& directory);
+            BlockTable& blocks, std::uint32_t usable, DirectoryWriter& directory);
 
   // Afterwards each block whose entry counts is live in the table and stands in the directory.
   void run(std::uint32_t threads);
@@ -40,6 +41,7 @@ class EntryScan {
   std::span<const LedgerRecord> inherited_;
   const Namespaces& namespaces_;
   BlockTable& blocks_;
+  const std::uint32_t usable_;
   DirectoryWriter& directory_;
 };
 

@@ -55,7 +55,8 @@ bool Takeover::take_over_predecessor() {
   read_ledger();
   times_.ledger_ns = lap();
   namespaces_.adopt();
-  EntryScan(access_, reign_.predecessor(), inherited_, namespaces_, table_, directory_)
+  EntryScan(access_, reign_.predecessor(), inherited_, namespaces_, table_, blocks_.usable(),
+            directory_)
       .run(threads_);
   times_.entries_ns = lap();
   base::reach(FailPoint::kTakeoverEntriesRead);
