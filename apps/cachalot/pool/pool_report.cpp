@@ -103,13 +103,13 @@ Json describe_keeper(const Pool& pool, bool hangs) {
   return keeper;
 }
 
-// Where the pool's blocks are: the six parts add up to `blocks`.
+// Where the pool's blocks are: the parts add up to all blocks that the pool may have.
 Json describe_accounting(const pool::KeeperCounters& counters) {
   Json accounting = Json::object();
   std::uint64_t sum = 0;
   for (const KeeperCounter part :
        {KeeperCounter::kFree, KeeperCounter::kGranted, KeeperCounter::kLive, KeeperCounter::kLimbo,
-        KeeperCounter::kQuarantined, KeeperCounter::kBad}) {
+        KeeperCounter::kQuarantined, KeeperCounter::kBad, KeeperCounter::kAbsent}) {
     accounting[pool::counter_name(part)] = counters[part];
     sum += counters[part];
   }
@@ -122,6 +122,7 @@ Json describe_counters(const pool::KeeperCounters& counters) {
   for (auto i = static_cast<std::uint32_t>(KeeperCounter::kClients);
        i < pool::KeeperCounters::kCount; ++i) {
     const auto counter = static_cast<KeeperCounter>(i);
+    if (counter == KeeperCounter::kAbsent) continue;  // of the accounting
     all[pool::counter_name(counter)] = counters[counter];
   }
   return all;

@@ -160,15 +160,16 @@ Status announce(const ServeFlags& options, const pool::Pool& pool, pool::PoolKee
                 Output& json) {
   const pool::Geometry& geometry = pool.access().geometry;
   const std::uint32_t epoch = keeper.keeper().epoch();
+  const std::uint32_t capacity = pool.state().capacity_blocks();
   print_now(human_output(options.json),
             "ready pid=" + std::to_string(os::own_pid()) + " pool=" + pool.paths()[0] + " epoch=" +
-                std::to_string(epoch) + " blocks=" + std::to_string(geometry.capacity_blocks) +
+                std::to_string(epoch) + " blocks=" + std::to_string(capacity) +
                 " bytes=" + std::to_string(pool::total_bytes(geometry)) +
                 options.events.describe() + metrics_field(options.metrics) + "\n");
   nlohmann::json ready = {{"pid", os::own_pid()},
                           {"pool", pool.paths()},
                           {"epoch", epoch},
-                          {"capacity_blocks", geometry.capacity_blocks},
+                          {"capacity_blocks", capacity},
                           {"block_bytes", geometry.block_bytes},
                           {"bytes", pool::total_bytes(geometry)},
                           {"policy", options.policy},

@@ -372,6 +372,50 @@ TEST_P(ExpansionsTest, AnyOrderOfAllThatHandsOutNoWrongByte) {
   }
 }
 
+TEST_P(ExpansionsTest, DevicesComeAndGoUnderAnEngineThatStoresAndReads) {
+  std::atomic<bool> is_over{false};
+  std::atomic<std::uint64_t> read{0};
+  std::vector<std::thread> engines;
+  for (std::uint64_t id = 1; id <= 3; ++id) {
+    engines.emplace_back([this, id, &is_over, &read] {
+      const Process engine = process();
+      base::Rng rng(id);
+      std::vector<std::vector<std::byte>> bytes;
+      while (!is_over) {
+        const std::uint64_t first = rng.below(40) * kChainBlocks + id % 2 * 100'000;
+        if (rng.below(2) == 0) {
+          read += engine.read(first, kChainBlocks);
+          continue;
+        }
+        bytes.clear();
+        std::vector<PutItem> items;
+        for (std::size_t i = 0; i < kChainBlocks; ++i)
+          bytes.push_back(payload_of(first + i, length_of(first + i, kBlockBytes)));
+        for (std::size_t i = 0; i < kChainBlocks; ++i)
+          items.push_back({hash_of(first + i), bytes[i]});
+        Verdict verdicts[kChainBlocks];
+        const Status put = engine.client->client().put(nullptr, items, verdicts);
+        EXPECT_TRUE(put || put.error().code == Code::kNoSpace) << put.error().message;
+      }
+    });
+  }
+  const Process operators = process();
+  for (int cycle = 0; cycle < 12; ++cycle) {
+    const Expansion one = grow(operators, ("a" + std::to_string(cycle)).c_str());
+    const Expansion two = grow(operators, ("b" + std::to_string(cycle)).c_str());
+    std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    for (const Expansion& device : {two, one}) {
+      std::uint32_t in_use = 1;
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+      while (in_use != 0 && std::chrono::steady_clock::now() < until) in_use = shrink(operators, device);
+      EXPECT_EQ(in_use, 0u);
+    }
+  }
+  is_over = true;
+  for (std::thread& engine : engines) engine.join();
+  EXPECT_GT(read, 100u);
+}
+
 INSTANTIATE_TEST_SUITE_P(Domains, ExpansionsTest,
                          testing::Values(DomainKind::kCoherent, DomainKind::kNoncoherent),
                          [](const auto& tested) {
