@@ -33,7 +33,8 @@ struct MapOptions {
   bool huge_pages = true;  // MADV_HUGEPAGE and MADV_COLLAPSE, where the kernel can
   bool populate = false;   // all page-table entries now; fails where a touch would be SIGBUS
   bool read_only = false;  // PROT_READ
-  std::uint64_t address_bytes = 0;  // keep so many addresses in all, from the first byte on; 0: as many as are mapped
+  std::uint64_t address_bytes =
+      0;  // keep so many addresses in all, from the first byte on; 0: as many as are mapped
 };
 
 // What is mapped, as os/shared_file.cpp found it out.
@@ -100,7 +101,7 @@ class Mapping {
 
   std::byte* data_ = nullptr;
   std::uint64_t bytes_ = 0;
-  std::uint64_t mapped_bytes_ = 0;  // bytes_ in whole pages of the file
+  std::uint64_t mapped_bytes_ = 0;   // bytes_ in whole pages of the file
   std::uint64_t address_bytes_ = 0;  // those, and what is kept behind them
   PageMode page_mode_ = PageMode::kSmall;
 };

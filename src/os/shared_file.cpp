@@ -320,7 +320,8 @@ Status SharedFile::map_at(std::byte* where, std::uint64_t from, std::uint64_t by
                           const MapOptions& options) const {
   if (bytes > bytes_ || from > bytes_ - bytes) {
     return Error::make(Code::kInvalidArgument,
-                       "%.120s: %" PRIu64 " bytes to map from %" PRIu64 " on, the file has %" PRIu64,
+                       "%.120s: %" PRIu64 " bytes to map from %" PRIu64
+                       " on, the file has %" PRIu64,
                        path_.c_str(), bytes, from, bytes_);
   }
   const MapSource source{fd(), path_.c_str(), page_bytes_, pages_, offset_ + from};

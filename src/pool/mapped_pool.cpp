@@ -62,9 +62,10 @@ Status fill_holes(const std::string& path, bool read_only, os::Owners owners) {
 Status check_first(const Header& first, const std::string& path) {
   if (first.device_index == 0) return {};
   if (first.device_index == kExpansionIndex) {
-    return Error::make(Code::kInvalidArgument,
-                       "%s: was added to a pool by `cachalot pool grow`: give the pool's first device",
-                       path.c_str());
+    return Error::make(
+        Code::kInvalidArgument,
+        "%s: was added to a pool by `cachalot pool grow`: give the pool's first device",
+        path.c_str());
   }
   const std::string suffix = "." + std::to_string(first.device_index);
   const std::string base =
@@ -124,8 +125,7 @@ Result<MappedPool> MappedPool::create(const CreateOptions& options,
                                 map_options(options.huge_pages, options.populate, false, layout),
                                 std::move(first_named)));
   MappedPool pool(std::move(devices), std::move(domain));
-  const Status finished =
-      pool.finish({uuid.low, uuid.high}, geometry, false, os::Owners::kTrusted);
+  const Status finished = pool.finish({uuid.low, uuid.high}, geometry, false, os::Owners::kTrusted);
   if (!finished) {
     (void)pool.devices_.remove();
     return finished.error();
@@ -177,8 +177,8 @@ Result<MappedPool> MappedPool::open_as(const Header& first, const std::vector<st
   for (std::size_t i = 1; i < all.size(); ++i)
     CACHALOT_TRY(fill_holes(all[i], options.read_only, owners));
   // What lies behind the pool's bytes on its device is not mapped: those addresses are other devices'.
-  const std::uint64_t most_bytes = first.geometry.growable ? first.geometry.device_bytes
-                                                           : memory::DeviceSet::kMostBytes;
+  const std::uint64_t most_bytes =
+      first.geometry.growable ? first.geometry.device_bytes : memory::DeviceSet::kMostBytes;
   CACHALOT_TRY_ASSIGN(
       memory::DeviceSet devices,
       memory::DeviceSet::open(

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "os/process.h"
-#include "pool/expansion/expansion_device.h"
 #include "pool/client_slots.h"
+#include "pool/expansion/expansion_device.h"
 #include "pool/format/lock_bytes.h"
 #include "pool/making.h"
 

@@ -83,11 +83,12 @@ Result<Geometry> with_room_to_grow(const Geometry& first, std::uint64_t most_byt
   const std::uint64_t data = std::uint64_t{first.blocks} * first.block_bytes;
   const std::uint64_t wanted =
       keeps_bytes ? first.device_bytes
-                  : layout.data_offset +
-                        (data + memory::kStripeBytes - 1) / memory::kStripeBytes * memory::kStripeBytes;
+                  : layout.data_offset + (data + memory::kStripeBytes - 1) / memory::kStripeBytes *
+                                             memory::kStripeBytes;
   if (wanted < geometry.device_bytes) {
     return Error::make(Code::kInvalidArgument,
-                       "%" PRIu64 " bytes to begin with are too few: the lines of a pool of up to "
+                       "%" PRIu64
+                       " bytes to begin with are too few: the lines of a pool of up to "
                        "%" PRIu64 " bytes and one block take %" PRIu64,
                        wanted, most_bytes, geometry.device_bytes);
   }

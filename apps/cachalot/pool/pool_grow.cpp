@@ -44,10 +44,11 @@ Result<std::string> absolute(const std::string& path) {
 
 Status check_growable(const pool::Pool& pool) {
   if (pool.access().geometry.growable) return {};
-  return Error::make(Code::kUnsupported,
-                     "%.120s: cannot grow: it was made without --max-size, which leaves room for the "
-                     "lines of more blocks",
-                     pool.paths()[0].c_str());
+  return Error::make(
+      Code::kUnsupported,
+      "%.120s: cannot grow: it was made without --max-size, which leaves room for the "
+      "lines of more blocks",
+      pool.paths()[0].c_str());
 }
 
 // Bytes of blocks on the device that is made; 0: as many as the one that is there has.
@@ -64,10 +65,11 @@ Result<std::uint64_t> bytes_of_device(const GrowOptions& options, const pool::Po
   const std::uint64_t data = bytes / memory::kStripeBytes * memory::kStripeBytes;
   if (data >= 2 * memory::kStripeBytes && data - memory::kStripeBytes <= room)
     return data - memory::kStripeBytes;
-  return Error::make(Code::kInvalidArgument,
-                     "--size: %llu bytes, expected 4 MiB to %llu, the most that the pool may grow by",
-                     static_cast<unsigned long long>(bytes),
-                     static_cast<unsigned long long>(pool::expansion_file_bytes(room)));
+  return Error::make(
+      Code::kInvalidArgument,
+      "--size: %llu bytes, expected 4 MiB to %llu, the most that the pool may grow by",
+      static_cast<unsigned long long>(bytes),
+      static_cast<unsigned long long>(pool::expansion_file_bytes(room)));
 }
 
 Status write_result(const GrowOptions& options, Output& json, const pool::Pool& pool,
@@ -112,9 +114,9 @@ Result<pool::Expansion> find_device(const GrowOptions& options, const pool::Pool
   for (std::size_t i = 0; table && i < table->expansions.size(); ++i) {
     if (table->expansions[i].path == device) return table->expansions[i];
   }
-  CACHALOT_TRY_ASSIGN(pool::ExpansionFile there,
-                      pool::open_expansion(pool.access(), device, os::Access::kReadOnly,
-                                           os::Owners::kAny));
+  CACHALOT_TRY_ASSIGN(
+      pool::ExpansionFile there,
+      pool::open_expansion(pool.access(), device, os::Access::kReadOnly, os::Owners::kAny));
   return std::move(there.expansion);
 }
 
@@ -150,10 +152,11 @@ Result<pool::ExpansionAnswer> empty_device(const GrowOptions& options, Attached&
     }
     if (std::chrono::steady_clock::now() >= until) {
       (void)attached.client->requests().keep_expansion();
-      return Error::make(Code::kTimeout,
-                         "%.120s: stays, as %u of its blocks were still in use after %u s, %u of them "
-                         "quarantined (`cachalot pool fence` frees those)",
-                         device.path.c_str(), answer->in_use, options.timeout_s, answer->held);
+      return Error::make(
+          Code::kTimeout,
+          "%.120s: stays, as %u of its blocks were still in use after %u s, %u of them "
+          "quarantined (`cachalot pool fence` frees those)",
+          device.path.c_str(), answer->in_use, options.timeout_s, answer->held);
     }
     if (is_watched)
       std::fprintf(stderr, "\rgiving %.60s up: %u blocks in use ", device.path.c_str(),
@@ -206,16 +209,16 @@ Command* add_command(Command& pool, Chosen& chosen, const char* name, const char
 void add_pool_grow(Command& pool, Chosen& chosen) {
   const auto grown = std::make_shared<GrowOptions>();
   Command* const grow_command = add_command(
-      pool, chosen, "grow", "adds a device to a pool that was made with --max-size, while it is served",
-      grow, grown);
+      pool, chosen, "grow",
+      "adds a device to a pool that was made with --max-size, while it is served", grow, grown);
   grow_command
-      ->add_option("--device", grown->device,
-                   "a file that is made, shm:NAME, or a devdax device; all machines find it by this "
-                   "name")
+      ->add_option(
+          "--device", grown->device,
+          "a file that is made, shm:NAME, or a devdax device; all machines find it by this "
+          "name")
       ->required()
       ->type_name("PATH");
-  grow_command
-      ->add_option("--size", grown->size, "of a file that is made; a device: all of it")
+  grow_command->add_option("--size", grown->size, "of a file that is made; a device: all of it")
       ->type_name("BYTES");
   grow_command->footer(
       "Example: cachalot pool grow /dev/shm/kv --device /dev/shm/kv.more --size 64GiB");
@@ -233,8 +236,7 @@ void add_pool_grow(Command& pool, Chosen& chosen) {
       ->type_name("SECONDS")
       ->transform(number(1, 86'400))
       ->capture_default_str();
-  shrink_command->footer(
-      "Example: cachalot pool shrink /dev/shm/kv --device /dev/shm/kv.more");
+  shrink_command->footer("Example: cachalot pool shrink /dev/shm/kv --device /dev/shm/kv.more");
 }
 
 }  // namespace cachalot::apps

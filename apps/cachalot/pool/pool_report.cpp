@@ -46,17 +46,17 @@ Json describe_geometry(const Pool& pool) {
   const pool::Geometry& geometry = pool.access().geometry;
   const std::uint32_t capacity = pool.state().capacity_blocks();
   Json described = {{"domain", memory::domain_name(geometry.domain)},
-          {"devices", geometry.devices},
-          {"device_bytes", geometry.device_bytes},
-          {"block_bytes", geometry.block_bytes},
-          {"blocks", pool.state().blocks()},
-          {"capacity_blocks", capacity},
-          {"capacity_bytes", capacity * geometry.block_bytes},
-          {"directory_slots", geometry.directory_slots},
-          {"clients", geometry.engine_clients()},
-          {"hosts", geometry.hosts},
-          {"note_bytes", geometry.note_bytes},
-          {"total_bytes", pool::total_bytes(geometry)}};
+                    {"devices", geometry.devices},
+                    {"device_bytes", geometry.device_bytes},
+                    {"block_bytes", geometry.block_bytes},
+                    {"blocks", pool.state().blocks()},
+                    {"capacity_blocks", capacity},
+                    {"capacity_bytes", capacity * geometry.block_bytes},
+                    {"directory_slots", geometry.directory_slots},
+                    {"clients", geometry.engine_clients()},
+                    {"hosts", geometry.hosts},
+                    {"note_bytes", geometry.note_bytes},
+                    {"total_bytes", pool::total_bytes(geometry)}};
   if (geometry.growable) describe_growth(pool, described);
   return described;
 }

@@ -142,10 +142,10 @@ std::string duration_text(double s) {
 namespace {
 
 std::string growth_text(const Json& geometry) {
-  std::string text = "to " +
-                     bytes_text(number_of(geometry, "most_capacity_blocks") *
-                                number_of(geometry, "block_bytes")) +
-                     " of blocks";
+  std::string text =
+      "to " +
+      bytes_text(number_of(geometry, "most_capacity_blocks") * number_of(geometry, "block_bytes")) +
+      " of blocks";
   for (const Json& device : geometry["added_devices"]) {
     text += "; added " + base::printable(device["path"].get<std::string>()) + " (" +
             bytes_text(device["bytes"].get<std::uint64_t>()) + ")";

@@ -162,8 +162,8 @@ Status announce(const ServeFlags& options, const pool::Pool& pool, pool::PoolKee
   const std::uint32_t epoch = keeper.keeper().epoch();
   const std::uint32_t capacity = pool.state().capacity_blocks();
   print_now(human_output(options.json),
-            "ready pid=" + std::to_string(os::own_pid()) + " pool=" + pool.paths()[0] + " epoch=" +
-                std::to_string(epoch) + " blocks=" + std::to_string(capacity) +
+            "ready pid=" + std::to_string(os::own_pid()) + " pool=" + pool.paths()[0] +
+                " epoch=" + std::to_string(epoch) + " blocks=" + std::to_string(capacity) +
                 " bytes=" + std::to_string(pool::total_bytes(geometry)) +
                 options.events.describe() + metrics_field(options.metrics) + "\n");
   nlohmann::json ready = {{"pid", os::own_pid()},

@@ -36,7 +36,7 @@ class PoolMap {
   struct Range {
     std::uint64_t bytes, device;
   };
-  mutable std::shared_mutex mutex_;  // a pool grows while copies find their places
+  mutable std::shared_mutex mutex_;        // a pool grows while copies find their places
   std::map<std::uint64_t, Range> ranges_;  // by host address
 };
 

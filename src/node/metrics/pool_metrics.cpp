@@ -67,9 +67,9 @@ struct Labelled {
 };
 
 constexpr Labelled<KeeperCounter> kStates[] = {
-    {"free", KeeperCounter::kFree}, {"granted", KeeperCounter::kGranted},
-    {"live", KeeperCounter::kLive}, {"limbo", KeeperCounter::kLimbo},
-    {"bad", KeeperCounter::kBad},   {"quarantined", KeeperCounter::kQuarantined},
+    {"free", KeeperCounter::kFree},    {"granted", KeeperCounter::kGranted},
+    {"live", KeeperCounter::kLive},    {"limbo", KeeperCounter::kLimbo},
+    {"bad", KeeperCounter::kBad},      {"quarantined", KeeperCounter::kQuarantined},
     {"absent", KeeperCounter::kAbsent}};
 constexpr Labelled<KeeperCounter> kEvictionReasons[] = {
     {"capacity", KeeperCounter::kCapacityEvictions},

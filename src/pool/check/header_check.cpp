@@ -41,9 +41,10 @@ bool is_header(const Line& line) {
 // Of device `index` of this pool.
 bool says_the_same(const HeaderLine& line, const Header& first, std::uint32_t index) {
   const Geometry& g = first.geometry;
-  return line.version == version_of(g) && line.uuid_low == first.id.low && line.uuid_high == first.id.high &&
-         line.domain == static_cast<std::uint32_t>(g.domain) && line.device_index == index &&
-         line.devices == g.devices && line.device_bytes == g.device_bytes;
+  return line.version == version_of(g) && line.uuid_low == first.id.low &&
+         line.uuid_high == first.id.high && line.domain == static_cast<std::uint32_t>(g.domain) &&
+         line.device_index == index && line.devices == g.devices &&
+         line.device_bytes == g.device_bytes;
 }
 
 bool says_the_same(const GeometryLine& line, const Header& first) {
@@ -54,9 +55,8 @@ bool says_the_same(const GeometryLine& line, const Header& first) {
          theirs.capacity_blocks == ours.capacity_blocks &&
          theirs.directory_slots == ours.directory_slots && theirs.clients == ours.clients &&
          theirs.hosts == ours.hosts && theirs.note_bytes == ours.note_bytes &&
-         theirs.growable == ours.growable &&
-         line.keeper_slots == kKeeperSlots && line.ring_lines == kRingLines &&
-         line.namespaces == kMaxNamespaces;
+         theirs.growable == ours.growable && line.keeper_slots == kKeeperSlots &&
+         line.ring_lines == kRingLines && line.namespaces == kMaxNamespaces;
 }
 
 // A device's file, mapped for reading: its first stripe.

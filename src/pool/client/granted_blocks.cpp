@@ -103,9 +103,10 @@ Status GrantedBlocks::check_held() {
     base::reach(FailPoint::kGrantTaken);
     return_inaccessible();
     if (held_.empty()) {
-      return Error::make(Code::kNoSpace,
-                         "put: the keeper's blocks are on a device that this process cannot map, or "
-                         "that is being given up");
+      return Error::make(
+          Code::kNoSpace,
+          "put: the keeper's blocks are on a device that this process cannot map, or "
+          "that is being given up");
     }
   }
   return {};

@@ -88,8 +88,8 @@ Result<ExpansionFile> open_expansion(const Access& access, const std::string& pa
                        path.c_str(), file.bytes());
   }
   CACHALOT_TRY_ASSIGN(const os::Mapping mapping, map_header(file, may == os::Access::kReadOnly));
-  CACHALOT_TRY_ASSIGN(const Header header, read_header(access.domain(), mapping.data(),
-                                                       kStripeBytes, path.c_str()));
+  CACHALOT_TRY_ASSIGN(const Header header,
+                      read_header(access.domain(), mapping.data(), kStripeBytes, path.c_str()));
   SerialLine line{};
   const bool has_serial = region_at(access, mapping.data()).read_as(kSerialLine, line);
   if (!(header.id == access.id) || header.device_index != kExpansionIndex || !has_serial) {
@@ -107,9 +107,9 @@ Result<ExpansionFile> open_expansion(const Access& access, const std::string& pa
 }
 
 Status dispose_of_expansion(const Access& access, const Expansion& expansion) {
-  CACHALOT_TRY_ASSIGN(const ExpansionFile there,
-                      open_expansion(access, expansion.path, os::Access::kReadWrite,
-                                     os::Owners::kAny));
+  CACHALOT_TRY_ASSIGN(
+      const ExpansionFile there,
+      open_expansion(access, expansion.path, os::Access::kReadWrite, os::Owners::kAny));
   if (!(there.expansion.serial == expansion.serial)) return {};  // it has another use by now
   const os::SharedFile& file = there.file;
   if (file.kind() == os::FileKind::kDevdax || file.is_part()) {

@@ -33,8 +33,8 @@ struct ExpansionFile {
   Expansion expansion;
 };
 // @errors as os::SharedFile::open; kNotAPool; kInvalidArgument: it was not prepared for this pool
-Result<ExpansionFile> open_expansion(const Access& access, const std::string& path,
-                                     os::Access may, os::Owners owners);
+Result<ExpansionFile> open_expansion(const Access& access, const std::string& path, os::Access may,
+                                     os::Owners owners);
 
 // Gives the memory of a file back, although processes have it mapped, and removes its name; of a device that is taken
 // as it is, its header becomes void. Only after the keeper said that no process stores into it.

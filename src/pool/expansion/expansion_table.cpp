@@ -58,8 +58,8 @@ void write_row(const Access& access, std::uint32_t area, std::uint32_t epoch, st
   line.serial_high = expansion.serial.high;
   line.bytes = expansion.bytes;
   line.epoch = epoch;
-  access.region.publish(
-      access.layout.expansion_line(area, static_cast<std::uint32_t>(index)), line);
+  access.region.publish(access.layout.expansion_line(area, static_cast<std::uint32_t>(index)),
+                        line);
   for (std::uint32_t part = 0; part < kPathLines; ++part) {
     NameLine text{};
     const std::size_t at = std::min<std::size_t>(part * kNameLineBytes, expansion.path.size());

@@ -76,10 +76,11 @@ Status MappedExpansions::map_next(const Access& access, const Expansion& expansi
   }
   const Range range{at, expansion.bytes};
   if (listener_ && at < told_until_) {
-    return Error::make(Code::kBusy,
-                       "%.200s: would take the place of a device whose memory a GPU of this process "
-                       "has locked: start the process again to use it",
-                       expansion.path.c_str());
+    return Error::make(
+        Code::kBusy,
+        "%.200s: would take the place of a device whose memory a GPU of this process "
+        "has locked: start the process again to use it",
+        expansion.path.c_str());
   }
   os::MapOptions options;
   options.read_only = read_only_;

@@ -159,8 +159,8 @@ Result<Header> read_header(memory::Domain& domain, const std::byte* base, std::u
   const Header read = header_of(header, geometry);
   if (header.version == version_of(read.geometry)) return read;
   return Error::make(Code::kCorrupt,
-                     "%s: the pool's header is damaged: format version %u, and %s it may grow", name,
-                     header.version, read.geometry.growable ? "it says that" : "not that");
+                     "%s: the pool's header is damaged: format version %u, and %s it may grow",
+                     name, header.version, read.geometry.growable ? "it says that" : "not that");
 }
 
 }  // namespace cachalot::pool

@@ -142,9 +142,8 @@ Result<Layout> lay_out(const Geometry& geometry) {
   }
   layout.first_blocks = geometry.blocks;
   if (geometry.growable) {
-    layout.first_blocks = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(geometry.blocks, (geometry.device_bytes - layout.data_offset) /
-                                                     geometry.block_bytes));
+    layout.first_blocks = static_cast<std::uint32_t>(std::min<std::uint64_t>(
+        geometry.blocks, (geometry.device_bytes - layout.data_offset) / geometry.block_bytes));
   }
   return layout;
 }

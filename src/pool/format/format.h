@@ -365,8 +365,8 @@ struct Layout {
   std::uint64_t directory;
   std::uint64_t notes;  // one a block, back to back
   std::uint64_t metadata_bytes;
-  std::uint64_t data_offset;        // 2 MiB aligned; device 0
-  std::uint64_t other_data_offset;  // devices 1…: after the header copy
+  std::uint64_t data_offset;            // 2 MiB aligned; device 0
+  std::uint64_t other_data_offset;      // devices 1…: after the header copy
   std::uint64_t data_bytes_per_device;  // in a growable pool with all expansions
   std::uint32_t first_blocks;           // that the first devices have room for
 

@@ -11,18 +11,18 @@ namespace cachalot::pool {
 enum class Op : std::uint8_t {
   // digest of a fingerprint, and a name in the following lines -> namespace id, given out at the first time
   kNamespace = 1,
-  kGrant = 2,     // count blocks, please -> block uses
-  kGiveBack = 3,  // block uses that are not needed
-  kTouch = 4,     // block uses that were hit: the deepest of each prefix
-  kCommit = 5,    // a chain of written blocks -> one verdict each
-  kEvict = 6,     // drop a hash with its subtree, or everything
-  kDetach = 7,    // the last request of an incarnation
-  kStop = 8,      // ask the keeper to end
-  kPing = 9,      // nothing: measures the way there and back
-  kFence = 10,    // an operator's word that what a held slot's process does is over
-  kContext = 12,  // a block stays, with its prefix, until a time; or does not any more
+  kGrant = 2,       // count blocks, please -> block uses
+  kGiveBack = 3,    // block uses that are not needed
+  kTouch = 4,       // block uses that were hit: the deepest of each prefix
+  kCommit = 5,      // a chain of written blocks -> one verdict each
+  kEvict = 6,       // drop a hash with its subtree, or everything
+  kDetach = 7,      // the last request of an incarnation
+  kStop = 8,        // ask the keeper to end
+  kPing = 9,        // nothing: measures the way there and back
+  kFence = 10,      // an operator's word that what a held slot's process does is over
+  kContext = 12,    // a block stays, with its prefix, until a time; or does not any more
   kExpansion = 13,  // a growable pool gets a device, or gives one up
-  kStorage = 11,  // what the storage behind the pool has of a chain; fetch it
+  kStorage = 11,    // what the storage behind the pool has of a chain; fetch it
 };
 
 // One use of a block: with the keeper's epoch, its identity.
@@ -136,9 +136,11 @@ struct ContextAnswer {
 inline constexpr std::uint64_t kMostContextSeconds = 366 * 86'400;
 
 enum class ExpansionAction : std::uint32_t {
-  kAdd = 1,     // the device whose path follows, which was prepared (pool/expansion/expansion_device.h)
-  kGiveUp = 2,  // the last device: asked again until no block of it is in use, it is not part of the pool any more
-  kKeep = 3,    // ends kGiveUp before that
+  kAdd =
+      1,  // the device whose path follows, which was prepared (pool/expansion/expansion_device.h)
+  kGiveUp =
+      2,  // the last device: asked again until no block of it is in use, it is not part of the pool any more
+  kKeep = 3,  // ends kGiveUp before that
 };
 struct ExpansionPayload {
   ExpansionAction action;
@@ -149,8 +151,9 @@ static_assert(sizeof(ExpansionPayload) == 24);
 struct ExpansionAnswer {
   std::uint32_t blocks = 0;    // that the pool hands out now
   std::uint32_t capacity = 0;  // that may be published at once
-  std::uint32_t in_use = 0;    // blocks of the device that is given up, which clients may still store into or read
-  std::uint32_t held = 0;      // of those: quarantined
+  std::uint32_t in_use =
+      0;  // blocks of the device that is given up, which clients may still store into or read
+  std::uint32_t held = 0;  // of those: quarantined
 };
 
 // kStorage: the hashes of a chain follow, three a line.

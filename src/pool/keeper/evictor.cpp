@@ -176,10 +176,9 @@ std::uint32_t Evictor::evict_from(std::uint32_t first) {
 std::uint32_t Evictor::count_kept(std::uint32_t first) const {
   const std::vector<std::uint32_t> inside =
       all_below([first](std::uint32_t block) { return block >= first; });
-  return static_cast<std::uint32_t>(
-      std::count_if(inside.begin(), inside.end(), [this](std::uint32_t block) {
-        return is_pinned(block) || kept_.is_held(block);
-      }));
+  return static_cast<std::uint32_t>(std::count_if(
+      inside.begin(), inside.end(),
+      [this](std::uint32_t block) { return is_pinned(block) || kept_.is_held(block); }));
 }
 
 // Live blocks that are roots, or have one above them. Rare, so a scan over all blocks will do.

@@ -114,8 +114,7 @@ void Commits::publish(std::uint32_t client, const CommitItem& item, const Chain&
 // A directory slot for one more entry, with the capacity kept; kNoSlot if nothing can be evicted for it.
 std::uint32_t Commits::make_room(const BlockHash& hash, std::uint32_t namespace_id,
                                  std::uint32_t parent) {
-  if (blocks_.count(BlockState::kLive) >= blocks_.capacity() &&
-      !evictor_.evict_one(parent)) {
+  if (blocks_.count(BlockState::kLive) >= blocks_.capacity() && !evictor_.evict_one(parent)) {
     return DirectoryWriter::kNoSlot;
   }
   const std::uint32_t slot = directory_.choose_slot(hash, namespace_id);

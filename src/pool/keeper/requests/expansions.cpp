@@ -24,11 +24,12 @@ void Expansions::adopt() {
   if (table) table_ = *table;
   const std::size_t there = access_.expansions->map(access_, table_.expansions);
   if (there < table_.expansions.size()) {
-    base::log(base::LogLevel::kError, "keeper",
-              "%zu of the pool's %zu added devices cannot be mapped, from %.200s on: their blocks are "
-              "lost until `cachalot pool grow` adds them again",
-              table_.expansions.size() - there, table_.expansions.size(),
-              table_.expansions[there].path.c_str());
+    base::log(
+        base::LogLevel::kError, "keeper",
+        "%zu of the pool's %zu added devices cannot be mapped, from %.200s on: their blocks are "
+        "lost until `cachalot pool grow` adds them again",
+        table_.expansions.size() - there, table_.expansions.size(),
+        table_.expansions[there].path.c_str());
     table_.expansions.resize(there);
     table_.leaving = kNoBlock;
   }
@@ -119,8 +120,7 @@ Status Expansions::add(const std::string& path, const PoolId& serial) {
 }
 
 std::uint32_t Expansions::first_of_last() const {
-  return blocks_on(access_,
-                   std::span(table_.expansions).first(table_.expansions.size() - 1));
+  return blocks_on(access_, std::span(table_.expansions).first(table_.expansions.size() - 1));
 }
 
 Status Expansions::give_up(const PoolId& serial) {

@@ -93,8 +93,8 @@ class ExpansionsTest : public testing::TestWithParam<DomainKind> {
     std::size_t put(std::uint64_t first, std::size_t n) const {
       std::size_t published = 0;
       for (std::size_t at = 0; at < n; at += kChainBlocks) {
-        const auto verdicts = put_chain(client->client(), kBlockBytes, first + at,
-                                        std::min(kChainBlocks, n - at));
+        const auto verdicts =
+            put_chain(client->client(), kBlockBytes, first + at, std::min(kChainBlocks, n - at));
         published += static_cast<std::size_t>(
             std::count(verdicts.begin(), verdicts.end(), Verdict::kCommitted));
       }
@@ -104,8 +104,8 @@ class ExpansionsTest : public testing::TestWithParam<DomainKind> {
     std::size_t read(std::uint64_t first, std::size_t n) const {
       std::size_t hits = 0;
       for (std::size_t at = 0; at < n; at += kChainBlocks)
-        hits += read_chain(client->client(), kBlockBytes, first + at,
-                           std::min(kChainBlocks, n - at));
+        hits +=
+            read_chain(client->client(), kBlockBytes, first + at, std::min(kChainBlocks, n - at));
       return hits;
     }
     KeeperRequests& requests() const { return client->client().requests(); }
@@ -256,8 +256,9 @@ TEST_P(ExpansionsTest, WhatCannotBeIsRefusedAndChangesNothing) {
   EXPECT_EQ(client.requests().add_expansion(three.path, two.serial)->blocks, blocks);  // is there
   EXPECT_EQ(client.requests().add_expansion(three.path, {7, 7}).error().code,
             Code::kInvalidArgument);
-  EXPECT_EQ(client.requests().add_expansion(std::string(kMaxPathBytes + 1, 'x'), {7, 7}).error().code,
-            Code::kInvalidArgument);
+  EXPECT_EQ(
+      client.requests().add_expansion(std::string(kMaxPathBytes + 1, 'x'), {7, 7}).error().code,
+      Code::kInvalidArgument);
   const Expansion large = prepare("large", 200u << 20);
   EXPECT_EQ(client.requests().add_expansion(large.path, large.serial).error().code,
             Code::kInvalidArgument);
@@ -407,7 +408,8 @@ TEST_P(ExpansionsTest, DevicesComeAndGoUnderAnEngineThatStoresAndReads) {
     for (const Expansion& device : {two, one}) {
       std::uint32_t in_use = 1;
       const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-      while (in_use != 0 && std::chrono::steady_clock::now() < until) in_use = shrink(operators, device);
+      while (in_use != 0 && std::chrono::steady_clock::now() < until)
+        in_use = shrink(operators, device);
       EXPECT_EQ(in_use, 0u);
     }
   }

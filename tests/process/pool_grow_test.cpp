@@ -1,0 +1,115 @@
+// `cachalot pool grow` and `shrink`.
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <string>
+
+#include "program.h"
+
+namespace cachalot::process_test {
+namespace {
+
+class PoolGrow : public ProcessTest {
+ protected:
+  std::string create_growable() {
+    expect_done(run({"pool", "create", path("kv"), "--block-bytes", "64KiB", "--size", "16MiB",
+                     "--max-size", "256MiB", "--clients", "4"}));
+    return path("kv");
+  }
+  static std::uint64_t capacity(const std::string& pool) {
+    return run({"pool", "info", pool, "--json", "-"})
+        .json()["geometry"]["capacity_blocks"]
+        .get<std::uint64_t>();
+  }
+};
+
+TEST_F(PoolGrow, GetsAndGivesUpDevicesWhileItIsServed) {
+  const std::string pool = create_growable();
+  Serving keeper({"serve", pool});
+  ASSERT_TRUE(keeper.is_ready());
+  const std::uint64_t before = capacity(pool);
+  const Outcome grown =
+      run({"pool", "grow", pool, "--device", path("more"), "--size", "34MiB", "--json", "-"});
+  expect_done(grown);
+  EXPECT_EQ(grown.json()["capacity_blocks"], before + 512);  // 2 MiB are the device's header
+  EXPECT_EQ(grown.json()["device"], path("more"));
+  EXPECT_EQ(std::filesystem::file_size(path("more")), 34u << 20);
+  expect_done(run({"pool", "grow", pool, "--device", path("last"), "--size", "18MiB"}));
+  const nlohmann::json geometry = run({"pool", "info", pool, "--json", "-"}).json()["geometry"];
+  EXPECT_EQ(geometry["capacity_blocks"], before + 512 + 256);
+  EXPECT_EQ(geometry["added_devices"][0]["path"], path("more"));
+  EXPECT_EQ(geometry["added_devices"][0]["bytes"], 32u << 20);
+  EXPECT_EQ(geometry["total_bytes"], (16u + 34u + 18u) << 20);
+  const std::string file = write("block", std::string(50'000, 'x'));
+  for (int i = 0; i < 40; ++i)
+    expect_done(run({"put", "k" + std::to_string(i), "--pool", pool, "--file", file}));
+  const Outcome early = run({"pool", "shrink", pool, "--device", path("more")});
+  expect_error(early, 3, {path("more"), "added later"});
+  expect_done(run({"pool", "shrink", pool, "--device", path("last")}));
+  expect_done(run({"pool", "shrink", pool, "--device", path("more")}));
+  EXPECT_EQ(capacity(pool), before);
+  EXPECT_FALSE(std::filesystem::exists(path("more")));
+  expect_done(run({"pool", "fsck", pool}));
+}
+
+TEST_F(PoolGrow, TheNextKeeperHasTheDevicesAndDestroyRemovesThem) {
+  const std::string pool = create_growable();
+  std::uint64_t grown = 0;
+  {
+    Serving keeper({"serve", pool});
+    ASSERT_TRUE(keeper.is_ready());
+    expect_done(run({"pool", "grow", pool, "--device", path("more"), "--size", "34MiB"}));
+    grown = capacity(pool);
+    keeper.send(SIGKILL);
+    (void)keeper.wait();
+  }
+  {
+    Serving keeper({"serve", pool});
+    ASSERT_TRUE(keeper.is_ready());
+    EXPECT_NE(keeper.ready_line().find(" blocks=" + std::to_string(grown)), std::string::npos)
+        << keeper.ready_line();
+    expect_done(run({"stop", pool}));
+  }
+  expect_done(run({"pool", "fsck", pool}));
+  expect_done(run({"pool", "destroy", pool}));
+  EXPECT_FALSE(std::filesystem::exists(path("more")));
+}
+
+TEST_F(PoolGrow, SaysWhatIsWrongAndLeavesNothingBehind) {
+  const std::string fixed = create_pool("fixed");
+  const std::string pool = create_growable();
+  Serving other({"serve", fixed}), keeper({"serve", pool});
+  ASSERT_TRUE(other.is_ready() && keeper.is_ready());
+  const std::uint64_t before = capacity(pool);
+  const auto grow = [&](const std::string& which, const std::string& device,
+                        const std::string& size) {
+    Arguments all = {"pool", "grow", which, "--device", device};
+    if (!size.empty()) all.insert(all.end(), {"--size", size});
+    return run(all);
+  };
+  expect_error(grow(fixed, path("x"), "34MiB"), 3, {fixed, "cannot grow", "--max-size"});
+  expect_error(grow(pool, path("x"), "4GiB"), 2, {"--size", "4294967296", "the most"});
+  expect_error(grow(pool, path("x"), "1MiB"), 2, {"--size", "1048576"});
+  expect_error(grow(pool, path("absent"), ""), 1, {path("absent")});
+  expect_error(grow(pool, "memfd:x", "34MiB"), 2, {"memfd"});
+  expect_error(grow(pool, fixed, "34MiB"), 3, {fixed});
+  expect_error(grow(pool, fixed, ""), 2, {fixed, "is a file"});
+  expect_error(run({"pool", "shrink", pool, "--device", path("x")}), 1, {path("x")});
+  expect_error(run({"pool", "shrink", pool, "--device", fixed}), 2, {fixed, "was not added"});
+  EXPECT_FALSE(std::filesystem::exists(path("x")));
+  EXPECT_EQ(capacity(pool), before);
+  expect_error(run({"pool", "create", path("y"), "--block-bytes", "64KiB", "--size", "16MiB",
+                    "--max-size", "8MiB"}),
+               2, {"--max-size"});
+  expect_error(run({"pool", "create", path("y"), "--block-bytes", "64KiB", "--size", "16MiB",
+                    "--max-size", "1TiB"}),
+               2, {"--max-size", "too few"});
+  expect_error(run({"pool", "create", path("y"), "--block-bytes", "64KiB", "--size", "64MiB",
+                    "--max-size", "1GiB", "--devices", "2"}),
+               2, {"devices: 2"});
+  EXPECT_FALSE(std::filesystem::exists(path("y")));
+}
+
+}  // namespace
+}  // namespace cachalot::process_test
