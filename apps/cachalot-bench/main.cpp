@@ -61,6 +61,8 @@ constexpr std::array kBenchmarks = {
               bench::bench_skew},
     Benchmark{"background", "small reads and writes beside bulk ones; limit: alone", 3,
               bench::bench_background},
+    Benchmark{"devices", "bulk data by devices, cores and direction; limit: private memory", 20,
+              bench::bench_devices},
     Benchmark{"hash", "checksums and block hashes", 5, bench::bench_hash_functions},
     Benchmark{"policies", "lookups and insertions of each eviction policy, without a pool", 10,
               bench::bench_policies},
@@ -145,6 +147,7 @@ struct Options {
   std::uint32_t repeats = 11;
   bool quick = false;
   std::string directory = bench::Settings().directory;
+  std::vector<std::string> devices;
   std::string mooncake, only, kernels;
   std::string json;
 };
@@ -155,6 +158,7 @@ bench::Settings settings_of(const Options& options) {
   if (options.domain != "coherent") settings.domains.push_back(memory::DomainKind::kNoncoherent);
   settings.quick = options.quick;
   settings.directory = options.directory;
+  settings.devices = options.devices;
   settings.mooncake = options.mooncake;
   settings.only = options.only;
   settings.repeats = options.quick ? std::min(options.repeats, 5u) : options.repeats;
@@ -212,6 +216,12 @@ void add_flags(Command& app, Chosen& chosen) {
   app.add_option("--directory", options->directory, "storage: where it makes its files")
       ->type_name("DIR")
       ->capture_default_str();
+  app.add_option(
+         "--device", options->devices,
+         "coherence, sweep, skew, background, devices: measures there, and what it holds is lost: "
+         "a devdax "
+         "device, a part of one as /dev/dax0.0@64GiB+1GiB, or a file that is made; may be repeated")
+      ->type_name("PATH");
   app.add_option(
          "--mooncake", options->mooncake,
          "transfer-sizes, peers: a Python with mooncake-transfer-engine-non-cuda, for more rows")

@@ -1,7 +1,5 @@
 #include "pool/pool_state.h"
 
-#include <algorithm>
-
 #include "os/file_lock.h"
 #include "os/process.h"
 #include "pool/format/departures.h"
@@ -59,13 +57,6 @@ bool PoolState::read_publications(std::uint32_t& count) const {
 std::optional<ExpansionTable> PoolState::read_expansions() const {
   const KeeperView view = read_keepers();
   return read_table(*access_, view.keeper, view.epoch);
-}
-
-std::uint32_t PoolState::blocks() const {
-  if (!access_->geometry.growable) return access_->geometry.blocks;
-  const std::optional<ExpansionTable> table = read_expansions();
-  if (!table) return access_->layout.first_blocks;
-  return std::min(blocks_on(*access_, table->expansions), table->leaving);
 }
 
 std::optional<StorageState> PoolState::read_storage() const {

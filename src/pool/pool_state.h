@@ -50,9 +50,9 @@ class PoolState {
   std::vector<ContextLine> read_contexts() const;
   // What a growable pool has beyond its first device. Nothing: it cannot grow, or the table cannot be read.
   std::optional<ExpansionTable> read_expansions() const;
-  // Blocks that there are now, and how many of them may be published at once.
-  std::uint32_t blocks() const;
-  std::uint32_t capacity_blocks() const { return blocks() - access_->geometry.spare_blocks(); }
+  // As in DirectoryReader.
+  std::uint32_t blocks() const { return DirectoryReader(*access_).blocks(); }
+  std::uint32_t capacity_blocks() const { return DirectoryReader(*access_).capacity_blocks(); }
   // Nothing: the ruling keeper has no storage.
   std::optional<StorageState> read_storage() const;
   // What the ruling keeper says of a slot: held means that its last client is not served any more, and that

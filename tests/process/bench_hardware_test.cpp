@@ -1,9 +1,11 @@
 // `cachalot bench coherence`, `sweep`, `skew`, `background`: which rows they give, and what of Beluga stands beside.
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <thread>
 
+#include "os/topology.h"
 #include "program.h"
 
 namespace cachalot::process_test {
@@ -51,6 +53,29 @@ TEST_F(BenchHardwareTest, EachCoherenceMethodHasItsRowsBesideThePaper) {
   EXPECT_EQ(rows_.at("read/clflush/stale").at("paper"), 5.98);
   EXPECT_FALSE(rows_.at("read/clflush/absent").contains("paper"));
   EXPECT_TRUE(says("no rows of uncacheable memory")) << notes_;
+}
+
+TEST_F(BenchHardwareTest, DevicesAreMeasuredTogetherWhereTheyAreNamed) {
+  measure("devices");
+  const unsigned cores = static_cast<unsigned>(os::online_cores().size());
+  for (const char* direction : {"read", "write", "both"}) {
+    for (const char* devices : {"1", "4"}) {
+      const std::string name =
+          std::string(direction) + "/devices" + devices + "/cores" + std::to_string(cores);
+      ASSERT_TRUE(rows_.contains(name)) << name;
+      EXPECT_GT(rows_.at(name).at("value"), 0) << name;
+      EXPECT_GT(rows_.at(name).at("baseline_value"), 0) << name;
+    }
+  }
+  EXPECT_EQ(rows_.at("read/devices1/cores" + std::to_string(cores)).at("paper"), 22.5);
+  // A pool is not written over, and a file that was made is gone.
+  const std::string pool = create_pool("kv");
+  expect_error(run({"bench", "devices", "--quick", "--repeats", "1", "--device", pool}), 3,
+               {pool, "holds a pool"});
+  expect_done(run({"bench", "devices", "--quick", "--repeats", "1", "--device", path("new")}));
+  EXPECT_FALSE(std::filesystem::exists(path("new")));
+  expect_error(run({"bench", "skew", "--quick", "--repeats", "1", "--device", path("new")}), 2,
+               {"--device: 1", "expected 4"});
 }
 
 TEST_F(BenchHardwareTest, TheTableHasAColumnForThePaperWhereThereIsOne) {

@@ -47,6 +47,9 @@ TEST_F(PoolGrow, GetsAndGivesUpDevicesWhileItIsServed) {
   const Outcome early = run({"pool", "shrink", pool, "--device", path("more")});
   expect_error(early, 3, {path("more"), "added later"});
   expect_done(run({"pool", "shrink", pool, "--device", path("last")}));
+  expect_done(run({"pool", "grow", pool, "--device", path("as-the-first")}));
+  EXPECT_EQ(std::filesystem::file_size(path("as-the-first")), 16u << 20);
+  expect_done(run({"pool", "shrink", pool, "--device", path("as-the-first")}));
   expect_done(run({"pool", "shrink", pool, "--device", path("more")}));
   EXPECT_EQ(capacity(pool), before);
   EXPECT_FALSE(std::filesystem::exists(path("more")));
@@ -91,7 +94,7 @@ TEST_F(PoolGrow, SaysWhatIsWrongAndLeavesNothingBehind) {
   expect_error(grow(fixed, path("x"), "34MiB"), 3, {fixed, "cannot grow", "--max-size"});
   expect_error(grow(pool, path("x"), "4GiB"), 2, {"--size", "4294967296", "the most"});
   expect_error(grow(pool, path("x"), "1MiB"), 2, {"--size", "1048576"});
-  expect_error(grow(pool, path("absent"), ""), 1, {path("absent")});
+  expect_error(grow(pool, path("absent/x"), ""), 1, {path("absent/x")});
   expect_error(grow(pool, "memfd:x", "34MiB"), 2, {"memfd"});
   expect_error(grow(pool, fixed, "34MiB"), 3, {fixed});
   expect_error(grow(pool, fixed, ""), 2, {fixed, "is a file"});

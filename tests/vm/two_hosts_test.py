@@ -293,6 +293,41 @@ class TwoHosts:
         self.wait_for(lambda: "ready" in self.a.run("cat /tmp/part.log"), 20, "the next keeper")
         self.assertEqual(self.a.run(f"cachalot get key --pool {parts[0]}"), "of a")
 
+    def test_a_pool_grows_and_shrinks_under_engines_of_both_hosts(self):
+        whole = self.device
+        self.device = f"{whole}@128MiB+48MiB"
+        more = f"{whole}@176MiB+40MiB"
+        self.a.run(
+            f"cachalot pool create {self.device} --domain noncoherent --hosts 2 --clients 8 "
+            f"--block-bytes {BLOCK} --size 48MiB --max-size 128MiB"
+        )
+        self.serve("a")
+        self.serve("b", "--standby")
+
+        def capacity(name):
+            return self.info(name)["geometry"]["capacity_blocks"]
+
+        before = capacity("a")
+        for name in "ab":
+            self.start_load(name, 40)
+        for _ in range(3):
+            self.a.run(f"cachalot pool grow {self.device} --device {more} --wait 30")
+            self.assertGreater(capacity("b"), before + 500)
+            time.sleep(3)
+            self.a.run(f"cachalot pool shrink {self.device} --device {more} --wait 30")
+            self.assertEqual(capacity("b"), before)
+        self.a.run(f"cachalot pool grow {self.device} --device {more} --wait 30")
+        grown = capacity("a")
+        counts = [self.finish_load(name, 40) for name in "ab"]
+        self.put("a", "last")
+        # The keeper of the other machine has the device, too.
+        self.a.run(f"cachalot stop --pool {self.device} --host 0 --timeout 30")
+        self.wait_for(lambda: "rules" in self.log("b"), 60, "the standby")
+        self.wait_for(lambda: capacity("b") == grown, 20, "the device")
+        self.expect("b", "last")
+        print(f"  {counts}; {before} blocks, {grown} with the device")
+        self.check_clean("b")
+
 
 class Nvdimm_(TwoHosts, unittest.TestCase):
     region_kind = Nvdimm

@@ -7,9 +7,9 @@
 #include "hardware.h"
 #include "kv_transfer.h"
 #include "latency.h"
-#include "memory/devices.h"
 #include "os/topology.h"
 #include "plain_copies.h"
+#include "tested_devices.h"
 
 namespace cachalot::apps::bench {
 namespace {
@@ -96,8 +96,8 @@ Status bench_background(const Settings& settings, Report& report) {
     return {};
   }
   show_progress("background");
-  CACHALOT_TRY_ASSIGN(const memory::DeviceSet pool,
-                      memory::DeviceSet::create({"memfd:bench"}, kSmallArea + kBulkArea));
+  CACHALOT_TRY_ASSIGN(const TestedDevices pool,
+                      TestedDevices::take(settings, 1, kSmallArea + kBulkArea));
   CACHALOT_TRY_ASSIGN(const PrivateMemory bulk_own, PrivateMemory::make(kBulkArea));
   CACHALOT_TRY_ASSIGN(const PrivateMemory own, PrivateMemory::make(kSmallSizes.back()));
   fill_randomly(pool.base(0), kSmallArea + kBulkArea);

@@ -7,8 +7,8 @@
 
 #include "hardware.h"
 #include "latency.h"
-#include "memory/devices.h"
 #include "plain_copies.h"
+#include "tested_devices.h"
 
 namespace cachalot::apps::bench {
 namespace {
@@ -168,8 +168,7 @@ class MethodBench {
 Status bench_coherence(const Settings& settings, Report& report) {
   take_cores();
   show_progress("coherence");
-  CACHALOT_TRY_ASSIGN(const memory::DeviceSet pool,
-                      memory::DeviceSet::create({"memfd:bench"}, kMethodArea));
+  CACHALOT_TRY_ASSIGN(const TestedDevices pool, TestedDevices::take(settings, 1, kMethodArea));
   CACHALOT_TRY_ASSIGN(const PrivateMemory own, PrivateMemory::make(kMethodBytes));
   fill_randomly(pool.base(0), kMethodArea);
   fill_randomly(own.at(0), own.bytes());

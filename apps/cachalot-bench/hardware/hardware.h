@@ -17,4 +17,7 @@ Status bench_skew(const Settings& settings, Report& report);
 // Small reads and writes while another thread moves bulk data (its Figure 8).
 Status bench_background(const Settings& settings, Report& report);
 
+// Bytes a second by devices, cores and direction.
+Status bench_devices(const Settings& settings, Report& report);
+
 }  // namespace cachalot::apps::bench

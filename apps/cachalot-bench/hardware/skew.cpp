@@ -17,6 +17,7 @@
 #include "memory/interleave.h"
 #include "os/topology.h"
 #include "plain_copies.h"
+#include "tested_devices.h"
 
 namespace cachalot::apps::bench {
 namespace {
@@ -82,7 +83,7 @@ enum class Layout : std::uint32_t { kFilled, kInterleaved };  // kFilled: one de
 
 class SkewBench {
  public:
-  SkewBench(const Settings& settings, Report& report, const memory::DeviceSet& pool,
+  SkewBench(const Settings& settings, Report& report, const TestedDevices& pool,
             const Interleave& interleave, const PrivateMemory& own, const Cores& cores)
       : settings_(settings),
         report_(report),
@@ -206,7 +207,7 @@ class SkewBench {
 
   const Settings& settings_;
   Report& report_;
-  const memory::DeviceSet& pool_;
+  const TestedDevices& pool_;
   const Interleave& interleave_;
   const PrivateMemory& own_;
   const Cores cores_;
@@ -226,9 +227,8 @@ Status bench_skew(const Settings& settings, Report& report) {
   show_progress("skew");
   constexpr std::uint64_t kSmall = 16'384;           // Figure 7
   constexpr std::uint64_t kBlock = 128 * 20 * 1024;  // a KV block of Qwen-32B, as in Figure 13
-  std::vector<std::string> paths;
-  for (std::uint32_t i = 0; i < kDevices; ++i) paths.push_back("memfd:bench" + std::to_string(i));
-  CACHALOT_TRY_ASSIGN(const memory::DeviceSet pool, memory::DeviceSet::create(paths, kDeviceBytes));
+  CACHALOT_TRY_ASSIGN(const TestedDevices pool,
+                      TestedDevices::take(settings, kDevices, kDeviceBytes));
   CACHALOT_TRY_ASSIGN(const Interleave interleave,
                       Interleave::make(std::vector<std::uint64_t>(kDevices, 0), kDeviceBytes));
   CACHALOT_TRY_ASSIGN(const PrivateMemory own, PrivateMemory::make(kWorkers * (kBlock + kSmall)));

@@ -8,8 +8,8 @@
 #include "hardware.h"
 #include "kv_transfer.h"
 #include "latency.h"
-#include "memory/devices.h"
 #include "plain_copies.h"
+#include "tested_devices.h"
 #include "ucx_peer.h"
 
 namespace cachalot::apps::bench {
@@ -100,8 +100,7 @@ class SweepBench {
 Status bench_sweep(const Settings& settings, Report& report) {
   take_cores();
   show_progress("sweep");
-  CACHALOT_TRY_ASSIGN(const memory::DeviceSet pool,
-                      memory::DeviceSet::create({"memfd:bench"}, kSweepArea));
+  CACHALOT_TRY_ASSIGN(const TestedDevices pool, TestedDevices::take(settings, 1, kSweepArea));
   CACHALOT_TRY_ASSIGN(const PrivateMemory dram, PrivateMemory::make(kSweepArea));
   CACHALOT_TRY_ASSIGN(const PrivateMemory own, PrivateMemory::make(kLargestBytes));
   fill_randomly(pool.base(0), kSweepArea);

@@ -20,6 +20,7 @@ struct Settings {
   std::uint32_t repeats = 11;          // of each measurement
   bool quick = false;                  // fewer rows and repetitions, for tuning
   std::string directory = "/var/tmp";  // for files of a benchmark that needs a disk
+  std::vector<std::string> devices;    // hardware: measured there; empty: in memory
   std::string mooncake;                // a Python with Mooncake's engine; empty: none
   std::string only;                    // vmm: "cuda", cuda: "pieces": those rows; empty: all
   std::vector<unsigned char> kernels;  // cuda: measured instead of the library's; empty: those

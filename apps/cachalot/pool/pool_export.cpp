@@ -90,7 +90,7 @@ Status import_blocks(ImportFlags flags) {
   flags.client.fingerprint = file.name();
   CACHALOT_TRY_ASSIGN(Attached attached, attach(flags.client));
   pool::KeeperCounters counters;
-  const std::uint64_t capacity = attached.pool.access().geometry.capacity_blocks;
+  const std::uint64_t capacity = attached.pool.state().capacity_blocks();
   const bool is_counted = attached.pool.state().read_keeper_counters(counters);
   const std::uint64_t live = is_counted ? counters[pool::KeeperCounter::kLive] : 0;
   CACHALOT_TRY_ASSIGN(const node::ImportReport report,

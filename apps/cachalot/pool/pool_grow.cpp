@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -51,8 +52,9 @@ Status check_growable(const pool::Pool& pool) {
       pool.paths()[0].c_str());
 }
 
-// Bytes of blocks on the device that is made; 0: as many as the one that is there has.
-Result<std::uint64_t> bytes_of_device(const GrowOptions& options, const pool::Pool& pool) {
+// Bytes of blocks on the device; 0: as many as one that is there has.
+Result<std::uint64_t> bytes_of_device(const GrowOptions& options, const std::string& device,
+                                      const pool::Pool& pool) {
   const auto table = pool.state().read_expansions();
   const std::uint64_t room =
       table ? pool::room_to_grow(pool.access(), table->expansions) : std::uint64_t{0};
@@ -60,7 +62,10 @@ Result<std::uint64_t> bytes_of_device(const GrowOptions& options, const pool::Po
     return Error::make(Code::kNoSpace, "%.120s: has all the blocks that --max-size left room for",
                        pool.paths()[0].c_str());
   }
-  if (options.size.empty()) return 0;
+  if (options.size.empty()) {
+    if (os::SharedFile::peek(device).ok()) return 0;
+    return std::min(room, pool.access().geometry.device_bytes - memory::kStripeBytes);
+  }
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, parse_bytes("--size", options.size));
   const std::uint64_t data = bytes / memory::kStripeBytes * memory::kStripeBytes;
   if (data >= 2 * memory::kStripeBytes && data - memory::kStripeBytes <= room)
@@ -92,7 +97,7 @@ Status grow(const GrowOptions& options) {
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.client.paths));
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
   CACHALOT_TRY(check_growable(attached.pool));
-  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, bytes_of_device(options, attached.pool));
+  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, bytes_of_device(options, device, attached.pool));
   const pool::Access& access = attached.pool.access();
   CACHALOT_TRY_ASSIGN(const pool::Expansion made, create_expansion(access, device, bytes));
   const Result<pool::ExpansionAnswer> answer =
@@ -218,7 +223,9 @@ void add_pool_grow(Command& pool, Chosen& chosen) {
           "name")
       ->required()
       ->type_name("PATH");
-  grow_command->add_option("--size", grown->size, "of a file that is made; a device: all of it")
+  grow_command
+      ->add_option("--size", grown->size,
+                   "of a file that is made (default: as the first device); a device: all of it")
       ->type_name("BYTES");
   grow_command->footer(
       "Example: cachalot pool grow /dev/shm/kv --device /dev/shm/kv.more --size 64GiB");

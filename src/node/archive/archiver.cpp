@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "node/archive/pool_payloads.h"
 #include "pool/format/notes.h"
+#include "pool/reader/directory.h"
 #include "pool/reader/published_blocks.h"
 
 namespace cachalot::node {
@@ -231,7 +232,7 @@ void Archiver::catch_up() {
   if (!look_at_ && !begin_look()) return;
   if (options_.policy == WritePolicy::kBack) {
     look_at_.reset();
-    published_since_reserve_ = static_cast<std::uint32_t>(access_.geometry.capacity_blocks);
+    published_since_reserve_ = pool::DirectoryReader(access_).capacity_blocks();
     return;
   }
   const auto blocks = static_cast<std::uint32_t>(states_.size());
@@ -253,7 +254,7 @@ void Archiver::catch_up() {
 
 // The coldest blocks are stored before the keeper has to evict them.
 void Archiver::keep_reserve() {
-  const std::uint64_t capacity = access_.geometry.capacity_blocks;
+  const std::uint64_t capacity = pool::DirectoryReader(access_).capacity_blocks();
   const std::uint64_t reserve = capacity * options_.back_reserve_permille / 1000;
   if (mirror_.size() + reserve < capacity || published_since_reserve_ * 8 < reserve) return;
   published_since_reserve_ = 0;

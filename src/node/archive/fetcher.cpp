@@ -1,6 +1,7 @@
 #include "node/archive/fetcher.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 #include <variant>
 
@@ -75,7 +76,7 @@ void Fetcher::run() {
     {
       std::unique_lock lock(mutex_);
       step_ns_.store(0, std::memory_order_relaxed);
-      wake_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+      await_request(lock);
       if (stop_) break;
       step_ns_.store(base::SteadyClock::read(), std::memory_order_relaxed);
       request = std::move(queue_.front());
@@ -93,6 +94,19 @@ void Fetcher::run() {
   }
   // The keeper does not run any more, or serves nothing: do not wait for it.
   if (client_) (*client_)->set_deadline(base::SteadyClock::read());
+}
+
+// Blocks that it holds in advance keep no device that a growable pool gives up.
+void Fetcher::await_request(std::unique_lock<std::mutex>& lock) {
+  constexpr std::chrono::milliseconds kIdle(500);
+  const auto is_over = [this] { return stop_ || !queue_.empty(); };
+  if (pool_.expansions() == nullptr) return wake_.wait(lock, is_over);
+  while (!wake_.wait_for(lock, kIdle, is_over)) {
+    if (!client_) continue;
+    lock.unlock();
+    (*client_)->return_inaccessible();
+    lock.lock();
+  }
 }
 
 Status Fetcher::attach() {
@@ -145,7 +159,7 @@ std::optional<storage::ObjectHead> Fetcher::head_of(const ObjectKey& key) {
 void Fetcher::begin_in_pool(Request& request) {
   std::vector<BlockHash> before;  // the nearest first
   std::optional<storage::ObjectHead> head = sources_.find({request.space, request.hashes.front()});
-  const std::size_t capacity = pool_.access().geometry.capacity_blocks;
+  const std::size_t capacity = pool_.state().capacity_blocks();
   while (head && !head->is_root()) {
     if (before.size() + request.hashes.size() >= capacity) return;
     const BlockHash parent = head->parent;
@@ -189,7 +203,7 @@ struct Fetcher::Batch {
 std::vector<PoolPayloads::Target> Fetcher::next_targets(const Request& request,
                                                         std::size_t first) const {
   const auto& geometry = pool_.access().geometry;
-  const std::size_t most = std::clamp<std::size_t>(geometry.capacity_blocks / kPoolShare,
+  const std::size_t most = std::clamp<std::size_t>(pool_.state().capacity_blocks() / kPoolShare,
                                                    kBatchBlocks, kMostBatches * kBatchBlocks);
   std::vector<PoolPayloads::Target> targets;
   std::uint64_t bytes = 0;

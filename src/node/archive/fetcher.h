@@ -60,6 +60,7 @@ class Fetcher {
   struct Batch;
 
   void run();
+  void await_request(std::unique_lock<std::mutex>& lock);
   Status attach();
   bool stands_in_pool(const Request& request, std::size_t first);
   std::optional<storage::ObjectHead> head_of(const storage::ObjectKey& key);

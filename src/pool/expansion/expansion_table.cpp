@@ -97,6 +97,13 @@ std::optional<std::uint64_t> read_table_version(const Access& access, std::uint3
   return line->version;
 }
 
+std::uint32_t read_blocks(const Access& access, std::uint32_t area, std::uint32_t epoch) {
+  if (!access.geometry.growable) return access.geometry.blocks;
+  const std::optional<ExpansionsLine> line = read_first_line(access, area, epoch);
+  if (!line) return access.layout.first_blocks;
+  return std::clamp(line->blocks, access.layout.first_blocks, access.geometry.blocks);
+}
+
 // A row is written again only after a table without it was published. So rows that were read between two looks at
 // the same first line are of that table.
 std::optional<ExpansionTable> read_table(const Access& access, std::uint32_t area,
@@ -130,6 +137,7 @@ void write_table(const Access& access, std::uint32_t area, std::uint32_t epoch,
   line.epoch = epoch;
   line.count = static_cast<std::uint32_t>(table.expansions.size());
   line.leaving = table.leaving;
+  line.blocks = std::min(blocks_on(access, table.expansions), table.leaving);
   access.region.publish(access.layout.expansions_line(area), line);
 }
 

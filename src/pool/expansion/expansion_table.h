@@ -38,6 +38,9 @@ std::uint64_t room_to_grow(const Access& access, std::span<const Expansion> expa
 std::optional<std::uint64_t> read_table_version(const Access& access, std::uint32_t area,
                                                 std::uint32_t epoch);
 
+// Blocks, from 0 on, that this keeper hands out. Where it says nothing that can be read: those of the first device.
+std::uint32_t read_blocks(const Access& access, std::uint32_t area, std::uint32_t epoch);
+
 // That table, all of it as of one moment. Numbers are within the geometry. @threads any
 std::optional<ExpansionTable> read_table(const Access& access, std::uint32_t area,
                                          std::uint32_t epoch);

@@ -264,7 +264,8 @@ struct ExpansionsLine {
   std::uint32_t epoch;
   std::uint32_t count;
   std::uint32_t leaving;  // blocks from here on are given up; kNoBlock: none
-  std::uint32_t reserved[10];
+  std::uint32_t blocks;   // that are handed out, from 0 on
+  std::uint32_t reserved[9];
   std::uint32_t crc;
 };
 

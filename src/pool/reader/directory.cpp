@@ -283,6 +283,12 @@ std::size_t DirectoryReader::lookup(std::span<const BlockHash> hashes, std::uint
   return done;
 }
 
+std::uint32_t DirectoryReader::blocks() const {
+  if (!access_->geometry.growable) return access_->geometry.blocks;
+  const KeeperView view = read_keepers();
+  return read_blocks(*access_, view.keeper, view.epoch);
+}
+
 // A block that was published on an added device was granted after the keeper's table named the device, and the table is
 // read after the entry. So a block below the limit lies where this process has mapped it.
 std::size_t DirectoryReader::accessible(const KeeperView& view,

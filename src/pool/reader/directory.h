@@ -88,6 +88,11 @@ class DirectoryReader {
   void find_each(std::span<const BlockHash> hashes, std::uint32_t namespace_id,
                  std::span<bool> is_published) const;
 
+  // Blocks that there are now, and how many of them may be published at once: of a pool that may grow, fewer than its
+  // geometry says.
+  std::uint32_t blocks() const;
+  std::uint32_t capacity_blocks() const { return blocks() - access_->geometry.spare_blocks(); }
+
   // What kKeeperSlots lines, read together, say.
   KeeperView ruling(const memory::Line* lines) const;
   const Access& access() const { return *access_; }

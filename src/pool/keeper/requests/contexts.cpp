@@ -1,6 +1,7 @@
 #include "pool/keeper/requests/contexts.h"
 
 #include "pool/keeper/requests/message.h"
+#include "pool/reader/directory.h"
 
 namespace cachalot::pool {
 
@@ -94,7 +95,7 @@ bool Contexts::has_room_for(std::uint32_t block) const {
   std::uint64_t more = 0;
   for (std::uint32_t at = block; at != kNoBlock; at = table_.record(at).parent)
     more += !kept_.contains(at);
-  if (kept_.size() + more > access_.geometry.capacity_blocks / 2) return false;
+  if (kept_.size() + more > DirectoryReader(access_).capacity_blocks() / 2) return false;
   const std::uint32_t quota = namespaces_.quota_of(space);
   return quota >= options_.quotas.size() ||
          kept_of_namespace_[space] + more <= namespaces_.quota_blocks(quota);
