@@ -187,7 +187,7 @@ Status bench_coherence(const Settings& settings, Report& report) {
   report.note(
       std::string(
           "paper: Beluga (arXiv 2511.20172), Table 4; other hardware. Pool memory in pages: ") +
-      os::page_mode_name(pool.page_mode(0)));
+      os::page_mode_name(pool.all().page_mode(0)));
   return {};
 }
 

@@ -127,7 +127,7 @@ Status bench_sweep(const Settings& settings, Report& report) {
       "paper: Beluga (arXiv 2511.20172), Tables 2 and 4; other hardware. Its latencies are up to "
       "7.0 (write) and 6.3 "
       "(read) times lower than RDMA's");
-  report.note(std::string("pool memory in pages: ") + os::page_mode_name(pool.page_mode(0)) +
+  report.note(std::string("pool memory in pages: ") + os::page_mode_name(pool.all().page_mode(0)) +
               "; private memory: huge where the system has some");
   return {};
 }
