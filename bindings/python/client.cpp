@@ -143,6 +143,14 @@ nb::tuple renew_context(ClientObject& self, std::uint64_t handle, std::uint64_t 
       value_of(self.call([&](Client& client) { return client.renew_context(handle, seconds); })));
 }
 
+std::size_t retain(ClientObject& self, const std::string& session, nb::handle hashes,
+                   std::uint64_t seconds) {
+  const Hashes names(hashes);
+  if (names.get().empty()) refuse("hashes: are empty, expected a prefix");
+  return value_of(self.call(
+      [&](Client& client) { return client.retain(session, names.get().back(), seconds); }));
+}
+
 void drop_context(ClientObject& self, std::uint64_t handle) {
   check(self.call([&](Client& client) { return client.drop_context(handle); }));
 }
@@ -563,6 +571,14 @@ void add_client(nb::module_& module) {
       .def("drop_context", &drop_context, nb::arg("handle"),
            nb::sig("def drop_context(self, handle: int) -> None"),
            "Its blocks may be evicted again, unless another context keeps them.")
+      .def("retain", &retain, nb::arg("session"), nb::arg("hashes").none(), nb::arg("seconds"),
+           nb::sig("def retain(self, session: str, hashes: cachalot.types.Hashes, seconds: int) -> "
+                   "int"),
+           "Says that a session, as that of an agent, will use this prefix again: its blocks are\n"
+           "evicted last, until the time ends or the session retains another prefix. A bias, no\n"
+           "promise. Returns the number of blocks; 0 seconds ends it.\n"
+           "\n"
+           "hashes: of the prefix; the last one counts. NotFoundError: it is not in the pool")
       .def("begin_prefetch", &begin_prefetch, nb::arg("hashes").none(),
            nb::sig("def begin_prefetch(self, hashes: cachalot.types.Hashes) -> "
                    "tuple[int, int, bool]"),

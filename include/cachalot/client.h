@@ -334,6 +334,19 @@ class Client {
   // Its blocks may be evicted again, unless another context keeps them. @errors as renew_context()
   Status drop_context(std::uint64_t handle);
 
+  // Says that a session, as that of an agent, will use this prefix again: its blocks are evicted last, until the time
+  // ends or the session retains another prefix. A bias and no promise: they go when there is nothing else, or when later
+  // sessions retain more than half of the pool. The next keeper does not know it.
+  // @param   session  any text; the same in all processes
+  // @param   last     of the prefix
+  // @param   seconds  0: the session retains nothing any more
+  // @return  blocks of the prefix, those of each head group counted
+  // @errors  kNotFound: it is not in the pool; kNoSpace: it is more than half of the pool; kInvalidArgument: more than
+  //          366 days; kNoKeeper, kTimeout
+  // @cost    one request to the keeper for each head group
+  Result<std::size_t> retain(std::string_view session, const BlockHash& last,
+                             std::uint64_t seconds);
+
   // Copies the longest prefix that is in the pool into the engine's pages. Of n pages per block, block i goes
   // to pages[i * n] … pages[i * n + n - 1].
   // @shape   pages: [hashes * pages per block], all different

@@ -290,6 +290,14 @@ Result<Context> Session::renew_context(std::uint64_t handle, std::uint64_t secon
   return context_of(client_->requests().renew_context(handle, seconds));
 }
 
+Result<Context> Session::retain(std::string_view session, const BlockHash& last,
+                                std::uint64_t seconds) {
+  const Turn turn(*this, Deadline{});
+  if (!turn) return no_turn("retain");
+  CACHALOT_TRY(check_usable());
+  return context_of(client_->requests().retain(session, last, seconds));
+}
+
 Status Session::drop_context(std::uint64_t handle) {
   const Turn turn(*this, Deadline{});
   if (!turn) return no_turn("context");

@@ -91,6 +91,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Result<Context> create_context(const BlockHash& last, std::uint64_t seconds);
   Result<Context> renew_context(std::uint64_t handle, std::uint64_t seconds);
   Status drop_context(std::uint64_t handle);
+  Result<Context> retain(std::string_view session, const BlockHash& last, std::uint64_t seconds);
 
   // Uses in which this session's loads found wrong bytes. note_damage() counts each once.
   DamagedBlocks& damaged() { return damaged_; }

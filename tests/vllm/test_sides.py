@@ -31,7 +31,7 @@ class Pool:
     device, is_over = None, False
 
     def __init__(self, found=0, error=None):
-        self.found, self.error, self.stores, self.prompts = found, error, 0, []
+        self.found, self.error, self.stores, self.prompts, self.retained = found, error, 0, [], []
 
     def get(self):
         return self
@@ -50,6 +50,9 @@ class Pool:
 
     def count_prompt(self, asked, from_pool=0, from_peers=0, from_storage=0):
         self.prompts.append((asked, from_pool, from_peers, from_storage))
+
+    def retain(self, session, hashes, seconds):
+        self.retained.append((session, len(hashes), seconds))
 
     def store(self, *_, **__):
         self.stores += 1
@@ -342,6 +345,21 @@ def test_a_request_may_limit_what_it_takes_and_stores(limit, loaded, stored, mon
     assert sum(len(store.chain) for store in side.step(step_of({"giver": 5 * BLOCK})).stores) == stored
     is_number = limit is None or type(limit) is int and limit >= 0
     assert bool(logged) != is_number and all(f"is {limit!r}; expected a number of tokens" in line for line in logged)
+
+
+@pytest.mark.parametrize("params, retained", [
+    (None, []), ({"cachalot_session": "a"}, [("a/0", 3, 600)]),
+    ({"cachalot_session": "a", "cachalot_session_seconds": 7}, [("a/0", 3, 7)]),
+    ({"cachalot_session": 5}, []), ({"cachalot_session": "a", "cachalot_session_seconds": "7"}, []),
+    ({"cachalot_session": "a", "cachalot_session_seconds": -1}, [])])
+def test_what_the_pool_has_of_a_sessions_prompt_is_retained_when_its_request_ends(params, retained):
+    pool = Pool(found=3)
+    side, request = side_of(pool, workers=1), request_of("one", 5)
+    request.kv_transfer_params = params
+    side.added(request)
+    side.step(step_of({"one": 5 * BLOCK}))
+    side.finished(request, ([1, 2, 3, 4, 5],))
+    assert pool.retained == retained
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -1,4 +1,4 @@
-// `cachalot context create|renew|drop|list`: blocks that stay, with their prefixes, until a time.
+// `cachalot context create|renew|drop|list|retain`: blocks that stay, with their prefixes, until a time.
 
 #include <charconv>
 #include <cinttypes>
@@ -21,6 +21,7 @@ struct ContextOptions {
   ClientFlags client;
   std::string key;
   std::string handle;
+  std::string session;
   std::uint64_t ttl_s = 3600;
   std::string json;
 };
@@ -96,6 +97,18 @@ Status drop_context(const ContextOptions& options) {
   return json.write_json({{"handle", handle_text(handle)}, {"dropped", true}});
 }
 
+Status retain_context(const ContextOptions& options) {
+  CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.client.paths));
+  CACHALOT_TRY_ASSIGN(const BlockHash hash, parse_key(options.key, options.client.fingerprint));
+  CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
+  CACHALOT_TRY_ASSIGN(
+      const pool::ContextAnswer answer,
+      of_key(options.key, of_keeper(attached, attached.client->requests().retain(
+                                                  options.session + "#0", hash, options.ttl_s))));
+  std::fprintf(human_output(options.json), "%u blocks go last\n", answer.blocks);
+  return json.write_json({{"blocks", answer.blocks}, {"expires_unix_s", answer.expires_unix_s}});
+}
+
 Status list_contexts(const ContextOptions& options) {
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.client.paths));
   CACHALOT_TRY_ASSIGN(
@@ -169,6 +182,18 @@ void add_context(Command& app, Chosen& chosen) {
   add_handle(*command, *drop);
   finish(*command, drop, drop_context, chosen);
   command->footer("Example: cachalot context drop 100000001 --pool /dev/shm/kv");
+
+  auto retain = std::make_shared<ContextOptions>();
+  retain->client.reads_only = true;
+  command = context->add_subcommand(
+      "retain", "says that a session will use a block and its prefix again: they are evicted last");
+  command->add_option("session", retain->session, "any text; its next block takes this one's place")
+      ->required()
+      ->type_name("SESSION");
+  command->add_option("key", retain->key, kKeyHelp)->required()->type_name("KEY");
+  add_time(*command, *retain);
+  finish(*command, retain, retain_context, chosen);
+  command->footer("Example: cachalot context retain agent-7 greeting --pool /dev/shm/kv --for 600");
 
   auto list = std::make_shared<ContextOptions>();
   command = context->add_subcommand("list", "shows the contexts of all namespaces");

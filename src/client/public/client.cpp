@@ -323,6 +323,18 @@ Result<Context> Client::renew_context(std::uint64_t handle, std::uint64_t second
   return impl_->session->renew_context(handle, seconds);
 }
 
+Result<std::size_t> Client::retain(std::string_view session, const BlockHash& last,
+                                   std::uint64_t seconds) {
+  std::size_t blocks = 0;
+  for (std::uint32_t group = 0; group < impl_->groups.count; ++group) {
+    CACHALOT_TRY_ASSIGN(const Context context,
+                        impl_->session->retain(std::string(session) + "#" + std::to_string(group),
+                                               impl_->groups.name_of(last, group), seconds));
+    blocks += context.blocks;
+  }
+  return blocks;
+}
+
 Status Client::drop_context(std::uint64_t handle) {
   return impl_->session->drop_context(handle);
 }

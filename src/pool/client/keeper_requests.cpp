@@ -65,6 +65,14 @@ Result<ContextAnswer> KeeperRequests::renew_context(std::uint64_t handle, std::u
   return ask_context({namespace_.id(), ContextAction::kRenew, handle, ttl_s, 0, 0});
 }
 
+Result<ContextAnswer> KeeperRequests::retain(std::string_view session, const BlockHash& last,
+                                             std::uint64_t ttl_s) {
+  // The same in all processes, because a session may move from one engine to another.
+  const std::uint64_t name =
+      block_hash::hash_key(block_hash::make_namespace("sessions"), session).low;
+  return ask_context({namespace_.id(), ContextAction::kRetain, name, ttl_s, last.low, last.high});
+}
+
 Status KeeperRequests::drop_context(std::uint64_t handle) {
   CACHALOT_TRY(ask_context({namespace_.id(), ContextAction::kDrop, handle, 0, 0, 0}));
   return {};
@@ -76,7 +84,8 @@ Result<ContextAnswer> KeeperRequests::ask_context(const ContextPayload& wanted) 
                        static_cast<unsigned long long>(wanted.ttl_s),
                        static_cast<unsigned long long>(kMostContextSeconds));
   }
-  const bool is_new = wanted.action == ContextAction::kCreate;
+  const bool is_new =
+      wanted.action == ContextAction::kCreate || wanted.action == ContextAction::kRetain;
   const Error not_found =
       is_new ? Error::make(Code::kNotFound, "context: block %s is not in the pool",
                            block_hash::to_hex({wanted.hash_low, wanted.hash_high}).c_str())

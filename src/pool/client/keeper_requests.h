@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "pool/client/attachment.h"
 #include "pool/client/call_time.h"
@@ -41,6 +42,11 @@ class KeeperRequests {
   // The time counts from now. @errors kNotFound: this namespace has no such context (any more)
   Result<ContextAnswer> renew_context(std::uint64_t handle, std::uint64_t ttl_s);
   Status drop_context(std::uint64_t handle);
+  // A block of this client's namespace, and its prefix, will be used again by this session: they are evicted last, until
+  // the time ends or the session retains another one. 0 s: it retains none any more.
+  // @errors kNotFound: the block is not in the pool; kNoSpace: alone more than half of the capacity
+  Result<ContextAnswer> retain(std::string_view session, const BlockHash& last,
+                               std::uint64_t ttl_s);
   // Says that the process that last had this slot, and is suspected, stores no more.
   // @return blocks released @errors kBusy: the slot is served, kNotFound: nothing is held there, as
   //         in this client's own, which let it in

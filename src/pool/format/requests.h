@@ -118,12 +118,13 @@ enum class ContextAction : std::uint32_t {
   kCreate = 1,  // of a published block
   kRenew = 2,   // the time counts from now
   kDrop = 3,
+  kRetain = 4,  // softly, of a session: handle names it, 0 s ends it (keeper/requests/retained.h)
 };
 struct ContextPayload {
   std::uint32_t namespace_id;
   ContextAction action;
-  std::uint64_t handle;  // of kRenew and kDrop
-  std::uint64_t ttl_s;   // of kCreate and kRenew
+  std::uint64_t handle;  // of kRenew, kDrop and kRetain
+  std::uint64_t ttl_s;   // of kCreate, kRenew and kRetain
   std::uint64_t hash_low, hash_high;
 };
 static_assert(sizeof(ContextPayload) == 40);

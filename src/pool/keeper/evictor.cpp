@@ -108,13 +108,19 @@ void Evictor::expire() {
 
 // The tail of an open chain is in use, whatever the order says: it is held while the next leaf is looked for.
 bool Evictor::evict_one(std::uint32_t protect) {
-  eviction::NodeId block = policy_->victim(protect);
+  // What sessions retain goes when there is nothing else.
+  const auto next = [&] {
+    eviction::NodeId leaf = policy_->victim(protect);
+    while (leaf == eviction::kNoNode && give_way_ && give_way_()) leaf = policy_->victim(protect);
+    return leaf;
+  };
+  eviction::NodeId block = next();
   if (open_chains_.size() != 0) {
     std::vector<eviction::NodeId> spared;  // takes memory only if there is one
     while (block != eviction::kNoNode && open_chains_.has_tail(block)) {
       policy_->hold(block);
       spared.push_back(block);
-      block = policy_->victim(protect);
+      block = next();
     }
     for (const eviction::NodeId tail : spared) policy_->release(tail);
   }
@@ -141,6 +147,8 @@ bool Evictor::evict_from_bucket(const BlockHash& hash, std::uint32_t namespace_i
 
 std::uint32_t Evictor::evict_all() {
   std::uint32_t evicted = 0;
+  while (give_way_ && give_way_()) {
+  }
   for (eviction::NodeId leaf; (leaf = policy_->victim(eviction::kNoNode)) != eviction::kNoNode;
        ++evicted)
     evict(leaf);

@@ -73,6 +73,11 @@ class Evictor {
     kept_.remove(block);
   }
 
+  // The same, but for as long as there is any other leaf; `give_way` ends one of these, if there is one.
+  void retain(std::uint32_t block) { policy_->hold(block); }
+  void stop_retaining(std::uint32_t block) { policy_->release(block); }
+  void set_last_resort(std::function<bool()> give_way) { give_way_ = std::move(give_way); }
+
   // Evicts the least valuable leaf; false if there is none but `protect` (kNoBlock: none), pinned blocks,
   // and tails of open chains.
   bool evict_one(std::uint32_t protect);
@@ -120,6 +125,7 @@ class Evictor {
   eviction::ExpiringLeaves* ages_ = nullptr;  // policy_, where blocks expire
   OpenChains open_chains_;
   eviction::Holds kept_;
+  std::function<bool()> give_way_;
   std::uint64_t next_expiry_ns_ = 0;
 };
 

@@ -31,6 +31,9 @@ _LEAST_WAIT_S = 0.1  # for blocks in storage, however fast this engine computes
 _PROMISED_AGE_S = 0.02  # a client may promise what it likes: a lookup in each step would slow the others
 #: In kv_transfer_params: so many tokens of the prompt are in the pool, or on their way.
 _STORED_TOKENS = "cachalot_stored_tokens"
+#: There: this session, as that of an agent, will continue the prompt within so many seconds.
+_SESSION, _SESSION_SECONDS = "cachalot_session", "cachalot_session_seconds"
+_SESSION_DEFAULT_S = 600
 #: There, as vLLM's OffloadingConnector takes them: a request takes no more tokens from the pool, beside those that the
 #: engine has itself, and stores no more of its first ones.
 _MOST_LOADED, _MOST_STORED = "max_load_tokens", "max_offload_tokens"
@@ -533,6 +536,8 @@ class SchedulerSide:
             self._ending[request.request_id] = state  # the workers have not answered yet
         elif state is not None and state.is_allocated:
             self._count(state)
+        if state is not None:
+            self._retain(state)
         if state is None or not self._may_store or state.is_loading or self._doubtful or not self._is_fresh():
             return None
         # Of a request that was aborted, not all that is scheduled is computed.
@@ -545,6 +550,27 @@ class SchedulerSide:
         if not _params_of(request).get("do_remote_decode"):
             return None
         return {_STORED_TOKENS: state.shared * self._block_tokens}
+
+    def _retain(self, state: _Request) -> None:
+        """What is in the pool of a session's request goes last."""
+        params = _params_of(state.request)
+        session, seconds = params.get(_SESSION), params.get(_SESSION_SECONDS, _SESSION_DEFAULT_S)
+        if session is None or not self._is_fresh():
+            return
+        if not isinstance(session, str) or isinstance(seconds, bool) or not isinstance(seconds, int) or seconds < 0:
+            self._log.warning("session", "kv_transfer_params: %s is %.60r, %s %.60r; expected a text and a number of "
+                              "seconds, so nothing is retained", _SESSION, session, _SESSION_SECONDS, seconds)
+            return
+        for attachment, group in self._kv_places:
+            client = attachment.get()
+            try:
+                hashes = hashes_of(bytes(state.keys), group)
+                found = client.lookup(hashes) if client is not None else 0
+                if found:
+                    client.retain(f"{session}/{group}", hashes[:found], seconds)
+            except Exception as error:  # a bias that is lost
+                attachment.failed(client, error)
+                self._log.warning("session", "the session %.60s retains nothing: %s", session, error)
 
     def has_unsent_stores(self) -> bool:
         return bool(self._last_stores)

@@ -29,8 +29,7 @@ void Contexts::watch_removals(bool watches) {
   }
 }
 
-void Contexts::serve(std::uint32_t client, const rpc::RequestHead& head) {
-  const auto wanted = rpc::load_payload<ContextPayload>(head.payload);
+void Contexts::serve(std::uint32_t client, const ContextPayload& wanted) {
   Result<ContextAnswer> answer = Error::make(Code::kInvalidArgument, "context");
   if (namespaces_.is_known(wanted.namespace_id) && wanted.ttl_s <= kMostContextSeconds) {
     if (wanted.action == ContextAction::kCreate) answer = create(wanted);

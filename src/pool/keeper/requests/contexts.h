@@ -38,7 +38,7 @@ class Contexts final : public BlockObserver {
   Contexts(const Contexts&) = delete;
   Contexts& operator=(const Contexts&) = delete;
 
-  void serve(std::uint32_t client, const rpc::RequestHead& head);
+  void serve(std::uint32_t client, const ContextPayload& wanted);
   // Takes over those of the predecessor whose blocks are there and whose time has not passed.
   void adopt();
   // Drops those whose time has passed; looks about once a second.

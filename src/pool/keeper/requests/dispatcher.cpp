@@ -24,6 +24,7 @@ Dispatcher::Dispatcher(const Access& access, const KeeperOptions& options, const
       grants_(access, options.max_grants, blocks, evictor, sessions, server, counters),
       commits_(access, namespaces, blocks, directory, evictor, sessions, server, counters),
       contexts_(access, options, reign, namespaces, blocks.table(), directory, evictor, server),
+      retained_(options, namespaces, blocks, directory, evictor, server),
       expansions_(access, reign, blocks, evictor, server) {}
 
 void Dispatcher::on_requests(std::uint32_t client, std::span<const Message> messages) {
@@ -55,7 +56,7 @@ void Dispatcher::serve(std::uint32_t client, const Message& message) {
     case Op::kEvict:
       return serve_evict(client, head);
     case Op::kContext:
-      return contexts_.serve(client, head);
+      return serve_context(client, head);
     case Op::kExpansion:
       return expansions_.serve(client, message);
     case Op::kDetach:
@@ -121,6 +122,12 @@ void Dispatcher::serve_evict(std::uint32_t client, const RequestHead& head) {
   }
   access_.domain().order();
   answer_with(server_, client, answer);
+}
+
+void Dispatcher::serve_context(std::uint32_t client, const RequestHead& head) {
+  const auto wanted = rpc::load_payload<ContextPayload>(head.payload);
+  if (wanted.action == ContextAction::kRetain) return retained_.serve(client, wanted);
+  contexts_.serve(client, wanted);
 }
 
 void Dispatcher::serve_detach(std::uint32_t client) {

@@ -19,6 +19,7 @@
 #include "pool/keeper/requests/contexts.h"
 #include "pool/keeper/requests/expansions.h"
 #include "pool/keeper/requests/grants.h"
+#include "pool/keeper/requests/retained.h"
 #include "pool/keeper/requests/touches.h"
 #include "pool/keeper/sessions.h"
 #include "pool/keeper/storage_desk.h"
@@ -38,6 +39,7 @@ class Dispatcher final : public rpc::RequestHandler {
   void set_max_grants(std::uint32_t max_grants) { grants_.set_max_grants(max_grants); }
 
   Contexts& contexts() { return contexts_; }
+  Retained& retained() { return retained_; }
   Expansions& expansions() { return expansions_; }
   // True once a client has asked the keeper to end.
   bool stop_requested() const { return stop_requested_; }
@@ -46,6 +48,7 @@ class Dispatcher final : public rpc::RequestHandler {
   void serve(std::uint32_t client, const rpc::Message& message);
   void serve_namespace(std::uint32_t client, const rpc::Message& message);
   void serve_evict(std::uint32_t client, const rpc::RequestHead& head);
+  void serve_context(std::uint32_t client, const rpc::RequestHead& head);
   void serve_detach(std::uint32_t client);
   void serve_fence(std::uint32_t client, const rpc::RequestHead& head);
   void serve_storage(std::uint32_t client, const rpc::Message& message);
@@ -62,6 +65,7 @@ class Dispatcher final : public rpc::RequestHandler {
   Grants grants_;
   Commits commits_;
   Contexts contexts_;
+  Retained retained_;
   Expansions expansions_;
   StorageDesk* storage_desk_ = nullptr;
   bool stop_requested_ = false;

@@ -130,6 +130,7 @@ void Keeper::tend() {
   if (reign_.is_serving()) {
     evictor_.expire();
     dispatcher_.contexts().expire(tend_timer_.now_ns());
+    dispatcher_.retained().expire(tend_timer_.now_ns());
     counters_[KeeperCounter::kRepairedLines] += directory_.scrub(options_.scrub_lines);
     counters_[KeeperCounter::kRepairedLines] += dispatcher_.expansions().mend();
   }
