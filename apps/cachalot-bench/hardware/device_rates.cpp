@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "hardware.h"
-#include "memory/interleave.h"
+#include "latency.h"
 #include "os/topology.h"
 #include "plain_copies.h"
 #include "tested_devices.h"

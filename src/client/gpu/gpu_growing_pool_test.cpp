@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "pool/expansion/expansion_device.h"
+#include "pool/pool.h"
 #include "pool/sizing.h"
 #include "testing/client/test_gpu.h"
 #include "testing/os/scratch_folder.h"
