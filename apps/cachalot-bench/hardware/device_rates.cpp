@@ -58,7 +58,9 @@ class RateBench {
         ++ready;
         while (ready.load() <= cores.size()) os::cpu_relax();
         std::uint64_t moved = 0;
-        for (std::uint64_t piece = i * 7; !ends.load(std::memory_order_relaxed); ++piece) {
+        // On a loaded machine a thread may not have run before the turn ends.
+        for (std::uint64_t piece = i * 7; !ends.load(std::memory_order_relaxed) || moved == 0;
+             ++piece) {
           // Of two directions a core has one, one core alone both in turn.
           const bool writes =
               direction == Direction::kWrite ||

@@ -128,7 +128,7 @@ Result<pool::Expansion> find_device(const GrowOptions& options, const pool::Pool
 Error cannot_give_up(const pool::Expansion& device, const Error& error) {
   switch (error.code) {
     case Code::kRefused:
-      return Error::make(error.code,
+      return Error::make(Code::kBusy,
                          "%.200s: another device was added later, and goes first: `cachalot pool "
                          "info` names it",
                          device.path.c_str());
