@@ -49,15 +49,23 @@ class TwoHosts:
     a = property(lambda self: self.guests["a"])
     b = property(lambda self: self.guests["b"])
 
-    def finish_boot(self, name):
+    def finish_boot(self, name, boots=2):
         guest = self.guests[name]
         guest.wait_for_boot()
         guest.run(f"echo {hashlib.md5(name.encode()).hexdigest()} > /etc/machine-id")
-        self.region.attach(guest)
+        try:
+            self.region.attach(guest)
+        except GuestError as error:
+            # The tools that set the device up were seen to be killed in the guest, once in some dozens of boots.
+            if boots == 1:
+                raise
+            print(f"  {error}; {name} boots again; its kernel says:\n{guest.try_run('dmesg | tail -n 30')[1]}")
+            guest.kill()
+            self.boot_again(name, boots - 1)
 
-    def boot_again(self, name):
+    def boot_again(self, name, boots=2):
         self.guests[name] = Guest(name, image, self.region, self.folder.name, wait=False)
-        self.finish_boot(name)
+        self.finish_boot(name, boots)
 
     def serve(self, name, *flags):
         host = "ab".index(name)

@@ -16,26 +16,22 @@ std::uint32_t MappedExpansions::follow(const Access& access, std::uint32_t area,
   if (!version) return access.layout.first_blocks;
   const bool is_known = *version == version_;
   if (is_known && (retry_at_ns_ == 0 || base::SteadyClock::read() < retry_at_ns_))
-    return accessible(access);
+    return accessible_;
   const std::optional<ExpansionTable> table = read_table(access, area, epoch);
   if (!table) return access.layout.first_blocks;
   const bool is_whole = map_locked(access, table->expansions) == table->expansions.size();
   version_ = table->version;
-  leaving_ = table->leaving;
   retry_at_ns_ = is_whole ? 0 : base::SteadyClock::read() + kRetryNs;
-  return accessible(access);
+  std::vector<Expansion> there;
+  for (const Mapped& mapped : mapped_) there.push_back(mapped.expansion);
+  accessible_ = std::min(blocks_on(access, there), table->leaving);
+  return accessible_;
 }
 
 std::size_t MappedExpansions::map(const Access& access, std::span<const Expansion> expansions) {
   const std::lock_guard lock(mutex_);
   version_ = 0;
   return map_locked(access, expansions);
-}
-
-std::uint32_t MappedExpansions::accessible(const Access& access) const {
-  std::vector<Expansion> there;
-  for (const Mapped& mapped : mapped_) there.push_back(mapped.expansion);
-  return std::min(blocks_on(access, there), leaving_);
 }
 
 std::size_t MappedExpansions::map_locked(const Access& access,

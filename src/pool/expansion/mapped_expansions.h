@@ -53,7 +53,6 @@ class MappedExpansions final : public ExpansionMemory {
 
   std::size_t map_locked(const Access& access, std::span<const Expansion> expansions);
   Status map_next(const Access& access, const Expansion& expansion);
-  std::uint32_t accessible(const Access& access) const;
 
   std::byte* const base_;
   const bool read_only_;
@@ -64,7 +63,7 @@ class MappedExpansions final : public ExpansionMemory {
   std::byte* told_until_ = nullptr;  // the listener was told of ranges up to here
   Listener listener_;
   std::uint64_t version_ = 0;
-  std::uint32_t leaving_ = kNoBlock;
+  std::uint32_t accessible_ = 0;   // blocks, of that version
   std::uint64_t retry_at_ns_ = 0;  // not 0: something of this version could not be mapped
 };
 
