@@ -25,6 +25,8 @@ ifconfig lo 127.0.0.1 up
 for module in MODULES; do
   [ -f /modules/$module.ko ] && insmod /modules/$module.ko
 done
+# The port is there some time after its driver, and can be opened some time after that.
+until [ -c /dev/vport0p1 ] && (: <>/dev/vport0p1) 2>/dev/null; do sleep 0.1; done
 exec 3<>/dev/vport0p1
 echo "@@ready 0" >&3
 # A line is TOKEN COMMAND; the answer is what it printed, then a line with the token and the exit code.
