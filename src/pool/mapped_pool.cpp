@@ -36,20 +36,32 @@ os::MapOptions map_options(bool huge_pages, bool populate, bool read_only,
   return map;
 }
 
-// To touch a hole of a sparse copy, where no space is left, is death by SIGBUS, already when the header
-// is read. Of a file that is no pool nothing is reserved.
-Status fill_holes(const std::string& path, bool read_only, os::Owners owners) {
-  const os::Access access = read_only ? os::Access::kReadOnly : os::Access::kReadWrite;
-  CACHALOT_TRY_ASSIGN(const os::SharedFile file, os::SharedFile::open(path, access, owners));
+Result<os::SharedFile> open_file(const std::string& path, const OpenOptions& options) {
+  return os::SharedFile::open(path,
+                              options.read_only ? os::Access::kReadOnly : os::Access::kReadWrite,
+                              options.allow_foreign ? os::Owners::kAny : os::Owners::kTrusted);
+}
+
+// Of a file that is no pool nothing is reserved.
+Status check_magic_of_sparse(const std::string& path, const OpenOptions& options) {
+  CACHALOT_TRY_ASSIGN(const os::SharedFile file, open_file(path, options));
   if (file.bytes() < memory::kStripeBytes || !os::has_holes(file.fd())) return {};
   std::uint64_t magic = 0;
-  if (pread(file.fd(), &magic, sizeof magic, static_cast<off_t>(file.offset())) != sizeof magic ||
-      magic != kMagic) {
-    return Error::make(Code::kNotAPool, "%s: is not a pool: its magic is %016llx, not %016llx",
-                       path.c_str(), static_cast<unsigned long long>(magic),
-                       static_cast<unsigned long long>(kMagic));
+  if (pread(file.fd(), &magic, sizeof magic, static_cast<off_t>(file.offset())) == sizeof magic &&
+      magic == kMagic) {
+    return {};
   }
-  if (read_only) {
+  return Error::make(Code::kNotAPool, "%s: is not a pool: its magic is %016llx, not %016llx",
+                     path.c_str(), static_cast<unsigned long long>(magic),
+                     static_cast<unsigned long long>(kMagic));
+}
+
+// To touch a hole of a sparse copy, where no space is left, is death by SIGBUS, already when the header
+// is read.
+Status fill_holes(const std::string& path, const OpenOptions& options) {
+  CACHALOT_TRY_ASSIGN(const os::SharedFile file, open_file(path, options));
+  if (file.bytes() < memory::kStripeBytes || !os::has_holes(file.fd())) return {};
+  if (options.read_only) {
     return Error::make(Code::kPermission,
                        "%s: is a sparse file, whose holes have to be filled before it is read, and "
                        "this user may not write to it",
@@ -143,7 +155,8 @@ Result<MappedPool> MappedPool::open(const std::vector<std::string>& paths,
   Header first;
   const std::unique_ptr<memory::Domain> strict = memory::make_noncoherent_domain();
   const os::Owners owners = options.allow_foreign ? os::Owners::kAny : os::Owners::kTrusted;
-  CACHALOT_TRY(fill_holes(paths[0], options.read_only, owners));
+  CACHALOT_TRY(check_magic_of_sparse(paths[0], options));
+  CACHALOT_TRY(fill_holes(paths[0], options));
   {
     CACHALOT_TRY_ASSIGN(
         const memory::DeviceSet probe,
@@ -152,6 +165,8 @@ Result<MappedPool> MappedPool::open(const std::vector<std::string>& paths,
                         read_header(*strict, probe.base(0), probe.bytes_each(), paths[0].c_str()));
   }
   CACHALOT_TRY(check_first(first, paths[0]));
+  const std::vector<std::string> all = device_paths(paths, first.geometry.devices);
+  for (std::size_t i = 1; i < all.size(); ++i) CACHALOT_TRY(check_magic_of_sparse(all[i], options));
   CACHALOT_TRY_ASSIGN(MappedPool pool, open_as(first, paths, options));
   for (std::uint32_t i = 1; i < pool.devices_.count(); ++i) {
     const char* name = pool.devices_.file(i).path().c_str();
@@ -174,8 +189,7 @@ Result<MappedPool> MappedPool::open_as(const Header& first, const std::vector<st
   }
   CACHALOT_TRY_ASSIGN(auto domain, make_domain(first.geometry.domain, paths[0].c_str()));
   const os::Owners owners = options.allow_foreign ? os::Owners::kAny : os::Owners::kTrusted;
-  for (std::size_t i = 1; i < all.size(); ++i)
-    CACHALOT_TRY(fill_holes(all[i], options.read_only, owners));
+  for (const std::string& path : all) CACHALOT_TRY(fill_holes(path, options));
   // What lies behind the pool's bytes on its device is not mapped: those addresses are other devices'.
   const std::uint64_t most_bytes =
       first.geometry.growable ? first.geometry.device_bytes : memory::DeviceSet::kMostBytes;

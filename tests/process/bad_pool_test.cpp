@@ -318,7 +318,10 @@ TEST_F(BadPool, ASparseCopyOnAFullFileSystemIsRefusedAndNoSignal) {
     write("filler", std::string(free_bytes(path("").c_str()), 'x'));
     expect_error(run({"pool", "info", pool}), kRefused, {pool, "sparse", "available"});
     expect_error(run({"serve", pool}), kRefused, {pool, "sparse", "available"});
+    expect_error(run({"pool", "fsck", pool}), kRefused, {pool, "sparse", "available"});
+    expect_error(run({"pool", "fsck", pool, "--repair"}), kRefused, {pool, "sparse", "available"});
     EXPECT_EQ(unlink(path("filler").c_str()), 0);
+    expect_done(run({"pool", "fsck", pool}));
     expect_done(run({"pool", "info", pool}));
     EXPECT_EQ(read(pool), content);
     Serving keeper({"serve", pool});

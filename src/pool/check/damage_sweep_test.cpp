@@ -1,17 +1,21 @@
 // Damages a small pool in one place at a time: bytes, pages that are lost, pages that are older than the rest.
 //
 // Whatever is damaged: fsck and the keeper do not crash, no reader gets a wrong byte, fsck names the fault, and after
-// a repair the pool is clean and served. CACHALOT_SWEEP_ALL=1 flips every bit of every byte (`make soak-fsck`).
+// a repair the pool is clean, served, and takes blocks. CACHALOT_SWEEP_ALL=1 flips every bit of every byte
+// (`make soak-fsck`).
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 
 #include "pool/check/client_check.h"
+#include "pool/check/entry_check.h"
 #include "pool/check/keeper_check.h"
 #include "pool/check/mend.h"
 #include "pool/check/pool_check.h"
+#include "pool/format/context_lines.h"
 #include "pool/format/notes.h"
 #include "pool/reader/published_blocks.h"
 #include "testing/pool/test_pool.h"
@@ -21,6 +25,11 @@ namespace {
 
 constexpr std::uint32_t kReaderPid = 77;
 constexpr std::uint64_t kReigns = 6, kNamesOfReign = 20;
+// The last keeper evicts for these, so that pages of its own epoch differ.
+constexpr std::uint64_t kFirstLate = kReigns * kNamesOfReign, kLate = 40;
+constexpr std::uint64_t kNames = kFirstLate + kLate;
+constexpr std::uint32_t kReaderSlot = 2, kWriterSlot = 3;
+constexpr std::uint64_t kNewName = 1000;  // of blocks that are stored after a repair
 
 // All clients but the reader have ended.
 class AllButReader final : public Evidence {
@@ -30,6 +39,7 @@ class AllButReader final : public Evidence {
 
 Geometry swept_geometry() {
   Geometry g = small_geometry(64, 32);
+  g.clients = 5;  // fewer have no room for contexts
   g.note_bytes = 64;
   return g;
 }
@@ -53,16 +63,29 @@ class DamageSweep : public testing::Test {
       options.pid = kReaderPid;
       const auto client = pool_.attach(reign % 2, options);
       pool_.put(*client, reign * kNamesOfReign, 12);
+      older_.push_back(image());  // of the same epoch as what follows
       pool_.put(*client, reign * kNamesOfReign + 12, 5);
+      if (reign + 2 >= kReigns) {
+        EXPECT_TRUE(
+            client->requests().create_context(hash_of(reign * kNamesOfReign + 2), 1u << 20));
+      }
       EXPECT_EQ(pool_.read(*client, reign * kNamesOfReign, 12), 12u);
       add_notes(reign * kNamesOfReign);
       older_.push_back(image());
       if (reign + 1 < kReigns) {
         EXPECT_TRUE(client->detach());
+      } else {
+        pool_.put(*client, kFirstLate, kLate);
       }
       reign % 2 == 0 ? pool_.kill_keeper() : pool_.stop_keeper();
     }
     now_ = image();
+  }
+  ~DamageSweep() override {
+    std::printf(
+        "  damages: %zu, of which fsck named %zu; blocks read: %zu; left after repairs: %zu "
+        "faults\n",
+        tried_, named_, blocks_read_, left_);
   }
 
   const Access& access() const { return pool_.access(); }
@@ -91,21 +114,37 @@ class DamageSweep : public testing::Test {
     options.verify_checksums = true;
     options.reads_only = true;
     options.pid = kReaderPid;
-    Result<std::unique_ptr<Client>> reader = pool_.try_attach(2, options);
+    Result<std::unique_ptr<Client>> reader = pool_.try_attach(kReaderSlot, options);
     EXPECT_TRUE(reader) << reader.error().message;
     if (!reader) return names;
-    for (std::uint64_t name = 0; name < kReigns * kNamesOfReign; ++name) {
+    for (std::uint64_t name = 0; name < kNames; ++name) {
       if (pool_.read(**reader, name, 1) == 1) names.push_back(name);
     }
     EXPECT_TRUE((*reader)->detach());
+    blocks_read_ += names.size();
     return names;
   }
-  std::size_t serve() {
+  // @param must_store  blocks can be stored and read; else it may be that none is free
+  std::size_t serve(bool must_store) {
     pool_.start_keeper();
     const std::size_t blocks = names_of("one").size() + names_of("two").size();
+    if (must_store) store_new_blocks();
     EXPECT_TRUE(pool_.keeper().is_valid());
     pool_.stop_keeper();
     return blocks;
+  }
+  // As an operator does once all clients of before have ended.
+  void store_new_blocks() {
+    ClientOptions options;
+    options.fingerprint = "new";
+    options.write_checksums = options.verify_checksums = true;
+    options.pid = kReaderPid;
+    Result<std::unique_ptr<Client>> writer = pool_.try_attach(kWriterSlot, options);
+    ASSERT_TRUE(writer) << writer.error().message;
+    static_cast<void>((*writer)->requests().fence_unknown());  // there may be none
+    pool_.put(**writer, kNewName, 3);
+    EXPECT_EQ(pool_.read(**writer, kNewName, 3), 3u);
+    EXPECT_TRUE((*writer)->detach());
   }
 
   // A keeper serves, and a reader is attached, when the damage comes.
@@ -117,10 +156,10 @@ class DamageSweep : public testing::Test {
     options.verify_checksums = true;
     options.reads_only = true;
     options.pid = kReaderPid;
-    const auto reader = pool_.attach(2, options);
+    const auto reader = pool_.attach(kReaderSlot, options);
     damage();
-    for (std::uint64_t name = 0; name < kReigns * kNamesOfReign; name += 5)
-      pool_.read(*reader, name, 5);
+    for (std::uint64_t name = 0; name < kNames; name += 5)
+      blocks_read_ += pool_.read(*reader, name, 5);
     pool_.keeper().tend();
     EXPECT_TRUE(pool_.keeper().is_valid());
     pool_.stop_keeper();
@@ -133,10 +172,11 @@ class DamageSweep : public testing::Test {
     damage();
     FaultLog log(4);
     const CheckReport found = check(log);
+    named_ += log.faults_in_all() != 0;
     if (must_be_seen) {
       EXPECT_NE(log.faults_in_all(), 0u);
     }
-    const std::size_t served = serve();
+    const std::size_t served = serve(false);
     damage_while_served(damage);
     restore();
     damage();
@@ -147,12 +187,13 @@ class DamageSweep : public testing::Test {
     mend_lines(access(), [](std::uint32_t) { return true; });
     FaultLog after(4);
     const CheckReport left = check(after);
+    left_ += after.faults_in_all() + after.remnants_in_all();
     for (const Fault& fault : after.faults())
       ADD_FAILURE() << "after the repair: " << text_of(fault.kind).name << " " << fault.what;
     // What fsck called lost is gone, and no more.
     EXPECT_EQ(found.figures.blocks.sum(), access().geometry.blocks);
     EXPECT_EQ(left.figures.blocks.sum(), access().geometry.blocks);
-    const std::size_t repaired = serve();
+    const std::size_t repaired = serve(true);
     EXPECT_EQ(repaired, left.figures.blocks.live);
     EXPECT_GE(served, repaired);
     ++tried_;
@@ -203,7 +244,7 @@ class DamageSweep : public testing::Test {
   TestPool pool_;
   std::vector<Image> older_;
   Image now_;
-  std::size_t tried_ = 0;
+  std::size_t tried_ = 0, named_ = 0, blocks_read_ = 0, left_ = 0;
 };
 
 TEST_F(DamageSweep, TheHealthyPoolIsCleanAndServed) {
@@ -214,7 +255,8 @@ TEST_F(DamageSweep, TheHealthyPoolIsCleanAndServed) {
   EXPECT_EQ(report.epoch, 6u);
   EXPECT_GT(report.figures.blocks.live, 40u);
   EXPECT_GT(report.figures.notes, 4u);
-  EXPECT_EQ(serve(), report.figures.blocks.live);
+  EXPECT_EQ(read_contexts(access(), find_predecessor(access()).area, report.epoch).size(), 2u);
+  EXPECT_EQ(serve(true), report.figures.blocks.live);
 }
 
 TEST_F(DamageSweep, EveryByteOfTheKeepersLines) {
@@ -229,12 +271,15 @@ TEST_F(DamageSweep, EveryByteOfTheKeepersLines) {
     for (std::uint32_t part = 0; part < kNameLines; ++part)
       flip_line(layout().name_line(area, id, part));
   }
-  for (std::uint32_t client = 0; client < 3; ++client) flip_line(layout().view_line(area, client));
+  for (std::uint32_t client = 0; client < access().geometry.clients; ++client)
+    flip_line(layout().view_line(area, client));
+  for (std::uint32_t index = 0; index < context_room(access()); ++index)
+    flip_line(layout().context_line(area, index, access().geometry.clients));
   EXPECT_GT(tried_, 50u);
 }
 
 TEST_F(DamageSweep, EveryByteOfTheClientPages) {
-  for (std::uint32_t client = 0; client < 3; ++client) {
+  for (std::uint32_t client = 0; client < access().geometry.clients; ++client) {
     flip_line(layout().client_line(client));
     flip_line(layout().client_pins(client));
     for_each_report_line_of_client(access(), client, [&](std::uint64_t at) { flip_line(at); });
@@ -253,6 +298,60 @@ TEST_F(DamageSweep, EveryByteOfTheDirectory) {
   for (std::uint32_t slot = 0; slot < access().geometry.directory_slots; ++slot)
     flip_line(layout().entry(slot));
   EXPECT_GT(tried_, 500u);
+}
+
+// By fsck, and by readers, for which the line's block is a miss.
+TEST_F(DamageSweep, EveryBitOfTheDirectoryIsSeenWhileAKeeperServes) {
+  restore();
+  pool_.start_keeper();
+  std::vector<std::unique_ptr<Client>> readers;
+  for (const char* const fingerprint : {"one", "two"}) {
+    ClientOptions options;
+    options.fingerprint = fingerprint;
+    options.verify_checksums = options.reads_only = true;
+    options.pid = kReaderPid;
+    readers.push_back(
+        pool_.attach(kReaderSlot + static_cast<std::uint32_t>(readers.size()), options));
+  }
+  const Predecessor keeper = find_predecessor(access());
+  FaultLog healthy(1);
+  const std::vector<bool> is_known = check_keeper_area(access(), keeper, healthy);
+  std::vector<std::uint64_t> name_in(access().geometry.directory_slots, kNames);
+  for (std::uint64_t name = 0; name < kNames; ++name) {
+    const std::uint32_t slot = pool_.slot_of(hash_of(name));
+    if (slot != DirectoryWriter::kNoSlot) name_in[slot] = name;
+  }
+  for (std::uint32_t slot = 0; slot < access().geometry.directory_slots; ++slot) {
+    for (unsigned bit = 0; bit < 8 * memory::kLineBytes && !HasFailure(); ++bit) {
+      SCOPED_TRACE("slot " + std::to_string(slot) + ", bit " + std::to_string(bit));
+      std::byte& byte = base()[layout().entry(slot) + bit / 8];
+      byte ^= static_cast<std::byte>(1u << bit % 8);
+      FaultLog log(1);
+      EntryCheck(access(), keeper, is_known, log).run(0);
+      EXPECT_EQ(log.count(FaultKind::kEntryLine), 1u);
+      ++named_;
+      const std::uint64_t name = name_in[slot] == kNames ? bit % kNames : name_in[slot];
+      for (const auto& reader : readers) {
+        const std::size_t read = pool_.read(*reader, name, 1);
+        blocks_read_ += read;
+        EXPECT_TRUE(read == 0 || name_in[slot] == kNames);
+      }
+      byte ^= static_cast<std::byte>(1u << bit % 8);
+      ++tried_;
+    }
+  }
+  readers.clear();
+  pool_.stop_keeper();
+}
+
+// Blank lines, mailboxes and doorbells, too: seen or not, no harm is done.
+TEST_F(DamageSweep, AByteOfEveryLineBeforeThePayloads) {
+  const std::uint64_t lines = layout().data_offset / memory::kLineBytes;
+  for (std::uint64_t line = kPageBytes / memory::kLineBytes; line < lines;
+       line += takes_all() ? 1 : 61) {
+    flip(line * memory::kLineBytes + line % memory::kLineBytes, 1u << line / 64 % 8, false);
+  }
+  EXPECT_GT(tried_, 50u);
 }
 
 // Of a note's head the checksum covers all; a wrong hash or generation makes it one of another use, which is no fault.

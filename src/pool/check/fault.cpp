@@ -28,6 +28,7 @@ constexpr FaultText kTexts[] = {
     {"name_line", "the namespace has no name in reports", "writes the namespace without a name"},
     {"view_line", "the next keeper does not know which client the slot had",
      "clears the line; blocks that a client may hold stay quarantined"},
+    {"context_line", "a context is lost: its blocks may be evicted, and expire", kCleared},
     {"report_line", "reports lack its figures until its process writes it again", kCleared},
     {"ledger_line", "the line's blocks without an entry are quarantined",
      "writes the line again; these blocks stay quarantined until `cachalot pool fence --unknown`"},

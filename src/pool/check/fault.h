@@ -29,6 +29,7 @@ enum class FaultKind : std::uint32_t {
   kNamespaceTwice,
   kNameLine,
   kViewLine,
+  kContextLine,
   kReportLine,
   kLedgerLine,
   kLedgerContent,

@@ -1,11 +1,15 @@
 #include "pool/check/header_check.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "memory/interleave.h"
+#include "os/reserve.h"
 #include "os/shared_file.h"
 #include "pool/mapped_pool.h"
 
@@ -59,12 +63,33 @@ bool says_the_same(const GeometryLine& line, const Header& first) {
          line.ring_lines == kRingLines && line.namespaces == kMaxNamespaces;
 }
 
-// A device's file, mapped for reading: its first stripe.
+constexpr std::size_t kHeaderLines = 2;
+
+// A device's file, and a copy of the lines at its beginning.
 struct Device {
   os::SharedFile file;
-  os::Mapping mapping;
+  std::array<Line, kHeaderLines> header;
   HeaderLines lines;
+
+  const std::byte* data() const { return reinterpret_cast<const std::byte*>(header.data()); }
 };
+
+// A hole is not touched in a mapping: where no space is left, that is death by SIGBUS.
+Status read_header_lines(const os::SharedFile& file, const char* path, memory::Domain& domain,
+                         std::array<Line, kHeaderLines>& lines) {
+  if (os::has_holes(file.fd())) {
+    const ssize_t bytes =
+        pread(file.fd(), lines.data(), sizeof lines, static_cast<off_t>(file.offset()));
+    if (bytes == static_cast<ssize_t>(sizeof lines)) return {};
+    return Error::from_errno(errno, "%.120s: reading its header", path);
+  }
+  os::MapOptions map;
+  map.read_only = true;
+  map.huge_pages = false;
+  CACHALOT_TRY_ASSIGN(const os::Mapping mapping, file.map(map, memory::kStripeBytes));
+  domain.read_lines(mapping.data(), kHeaderLines, lines.data());
+  return {};
+}
 
 Result<Device> open_device(const std::string& path) {
   CACHALOT_TRY_ASSIGN(os::SharedFile file, os::SharedFile::open(path, os::Access::kReadOnly));
@@ -72,13 +97,11 @@ Result<Device> open_device(const std::string& path) {
     return Error::make(Code::kNotAPool, "%.120s: has %llu bytes, no pool is smaller than 2 MiB",
                        path.c_str(), static_cast<unsigned long long>(file.bytes()));
   }
-  os::MapOptions map;
-  map.read_only = true;
-  map.huge_pages = false;
-  CACHALOT_TRY_ASSIGN(os::Mapping mapping, file.map(map, memory::kStripeBytes));
   const std::unique_ptr<memory::Domain> strict = memory::make_noncoherent_domain();
-  const HeaderLines lines = look_at_header(*strict, mapping.data());
-  return Device{std::move(file), std::move(mapping), lines};
+  Device device{std::move(file), {}, {}};
+  CACHALOT_TRY(read_header_lines(device.file, path.c_str(), *strict, device.header));
+  device.lines = look_at_header(*strict, device.data());
+  return device;
 }
 
 bool exists(const std::string& path) {
@@ -167,7 +190,7 @@ Result<HeaderReport> check_headers(const std::vector<std::string>& paths, FaultL
   if (!report.first) {
     const std::unique_ptr<memory::Domain> strict = memory::make_noncoherent_domain();
     const Result<Header> read =
-        read_header(*strict, devices[0].mapping.data(), memory::kStripeBytes, paths[0].c_str());
+        read_header(*strict, devices[0].data(), memory::kStripeBytes, paths[0].c_str());
     if (!read && (!is_pool || read.error().code == Code::kVersionMismatch)) return read.error();
     log.add({FaultKind::kHeaderLine, 0, 0, kNoBlock, kNoBlock,
              "more than one byte of a header line is wrong, and no other device has it"});

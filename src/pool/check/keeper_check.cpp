@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "pool/check/lines.h"
+#include "pool/format/context_lines.h"
 
 namespace cachalot::pool {
 namespace {
@@ -113,6 +114,12 @@ std::vector<bool> check_keeper_area(const Access& access, const Predecessor& pre
     if (!is_damaged(access, at)) continue;
     log.add({FaultKind::kViewLine, 0, at, kNoBlock, client,
              "the keeper's line of client slot " + std::to_string(client) + ": wrong CRC"});
+  }
+  for (std::uint32_t index = 0, room = context_room(access); index < room; ++index) {
+    const std::uint64_t at = access.layout.context_line(area, index, access.geometry.clients);
+    if (!is_damaged(access, at)) continue;
+    log.add({FaultKind::kContextLine, 0, at, kNoBlock, kNoBlock,
+             "line " + std::to_string(index) + " of the contexts: wrong CRC"});
   }
   return is_known;
 }

@@ -7,6 +7,7 @@
 #include "pool/check/client_check.h"
 #include "pool/check/keeper_check.h"
 #include "pool/check/lines.h"
+#include "pool/format/context_lines.h"
 #include "pool/format/notes.h"
 #include "pool/keeper/keeper_line.h"
 #include "pool/reader/published_blocks.h"
@@ -43,6 +44,22 @@ class Mending {
       clear(access_.layout.namespace_line(area, i));
     for (std::uint32_t client = 0; client < access_.geometry.clients; ++client)
       clear(access_.layout.view_line(area, client));
+    for (std::uint32_t index = 0, room = context_room(access_); index < room; ++index)
+      clear(access_.layout.context_line(area, index, access_.geometry.clients));
+  }
+
+  // A keeper writes the directory again when it takes over, but not in a pool that never had one.
+  void mend_directory() {
+    Entry free{};
+    free.block = free.parent = kNoBlock;
+    free.state = kEntryFree;
+    for (std::uint32_t slot = 0; slot < access_.geometry.directory_slots; ++slot) {
+      Entry entry{};
+      const std::uint64_t at = access_.layout.entry(slot);
+      if (access_.region.read_as(at, entry)) continue;
+      access_.region.publish(at, free);
+      ++written_;
+    }
   }
 
   // The next client of the slot must have another incarnation than all before.
@@ -103,6 +120,7 @@ std::uint32_t mend_lines(const Access& access,
   Mending mending(access);
   mending.mend_keeper_lines();
   mending.mend_area();
+  mending.mend_directory();
   for (std::uint32_t client = 0; client < access.geometry.clients; ++client) {
     if (is_idle(client)) mending.mend_client(client);
   }

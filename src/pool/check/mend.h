@@ -1,4 +1,5 @@
-// Mends what a takeover does not write again: keeper lines of other areas, reports, client pages, notes.
+// Mends what a takeover does not write again: keeper lines of other areas, reports, client pages, notes, and the directory of a
+// pool that never had a keeper.
 //
 // The caller is the only keeper, has taken the pool over, and serves no client: then these lines have no other
 // writer (R1).

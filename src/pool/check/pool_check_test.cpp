@@ -104,6 +104,21 @@ TEST_F(PoolCheckTest, ANewPoolIsClean) {
   EXPECT_EQ(report.figures.blocks.free, fresh.access().geometry.blocks);
 }
 
+TEST_F(PoolCheckTest, ADamagedDirectoryOfAPoolThatNeverHadAKeeperIsWrittenAgain) {
+  TestPool fresh;
+  const std::uint32_t slots = fresh.access().geometry.directory_slots;
+  for (const std::uint32_t slot : {0u, slots / 2, slots - 1})
+    fresh.damage(fresh.access().layout.entry(slot));
+  FaultLog before(10), after(10);
+  check_pool(fresh.access(), 1, before);
+  EXPECT_EQ(before.count(FaultKind::kEntryLine), 3u);
+  fresh.start_keeper();
+  fresh.stop_keeper();
+  mend_lines(fresh.access(), [](std::uint32_t) { return true; });
+  check_pool(fresh.access(), 1, after);
+  EXPECT_EQ(after.faults_in_all() + after.remnants_in_all(), 0u);
+}
+
 TEST_F(PoolCheckTest, AKilledPoolIsClean) {
   pool_.start_keeper();
   const auto client = pool_.attach(0);
