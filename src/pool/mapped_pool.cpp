@@ -166,7 +166,9 @@ Result<MappedPool> MappedPool::open(const std::vector<std::string>& paths,
   }
   CACHALOT_TRY(check_first(first, paths[0]));
   const std::vector<std::string> all = device_paths(paths, first.geometry.devices);
-  for (std::size_t i = 1; i < all.size(); ++i) CACHALOT_TRY(check_magic_of_sparse(all[i], options));
+  const bool are_all = all.size() == first.geometry.devices;  // open_as() says if they are not
+  for (std::size_t i = 1; are_all && i < all.size(); ++i)
+    CACHALOT_TRY(check_magic_of_sparse(all[i], options));
   CACHALOT_TRY_ASSIGN(MappedPool pool, open_as(first, paths, options));
   for (std::uint32_t i = 1; i < pool.devices_.count(); ++i) {
     const char* name = pool.devices_.file(i).path().c_str();
