@@ -5,6 +5,7 @@
 #include "os/process.h"
 #include "pool/client_slots.h"
 #include "pool/expansion/expansion_device.h"
+#include "pool/expansion/occupied.h"
 #include "pool/format/lock_bytes.h"
 #include "pool/making.h"
 
@@ -16,8 +17,39 @@ std::vector<std::string> Pool::paths() const {
   return all;
 }
 
+namespace {
+
+// A pool that lies where this one begins may be written over, if it is not served. One that only has some bytes in common
+// is not noticed by its paths.
+Status check_not_inside_another(const std::string& path, Geometry geometry) {
+  if (geometry.device_bytes == 0) {
+    CACHALOT_TRY_ASSIGN(geometry.device_bytes, device_bytes_needed(geometry));
+  }
+  return for_each_occupant(path, geometry.device_bytes, [&](const Occupant& found) -> Status {
+    const bool is_added = found.header.device_index == kExpansionIndex;
+    if (!is_added && found.header.device_index == 0) {
+      const Result<Pool> there =
+          Pool::open({found.path}, {.huge_pages = false, .allow_foreign = true, .read_only = true});
+      if (there ? !there->state().may_have_keeper() : found.begins_here) return {};
+    } else if (!is_added && found.begins_here) {
+      return {};
+    }
+    return Error::make(
+        Code::kBusy, "%.120s: has bytes of %s, at %.120s: expected a range that is free",
+        path.c_str(),
+        is_added ? "a device that was added to a pool" : "a pool that a keeper serves",
+        found.path.c_str());
+  });
+}
+
+}  // namespace
+
 // A file that exists is not made anew; a device is, so it is looked at for a pool that is served.
 Status Pool::check_not_served(const CreateOptions& options) {
+  for (const std::string& path : options.paths) {
+    if (!is_taken_as_it_is(path)) continue;
+    CACHALOT_TRY(check_not_inside_another(path, options.geometry));
+  }
   if (options.paths.empty() || !is_taken_as_it_is(options.paths[0])) return {};
   const Result<Pool> there =
       open(options.paths, {.huge_pages = false, .allow_foreign = true, .read_only = true});
@@ -82,7 +114,8 @@ Status Pool::remove() {
   Status removed = mapped_.remove();
   for (std::size_t i = 0; added && i < added->expansions.size(); ++i) {
     const Status disposed = dispose_of_expansion(access(), added->expansions[i]);
-    if (removed) removed = disposed;
+    const bool is_gone = !disposed && disposed.error().code == Code::kNotFound;
+    if (removed && !is_gone) removed = disposed;
   }
   return removed;
 }

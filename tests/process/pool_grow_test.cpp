@@ -97,7 +97,8 @@ TEST_F(PoolGrow, SaysWhatIsWrongAndLeavesNothingBehind) {
   expect_error(grow(pool, path("absent/x"), ""), 2, {path("absent/x")});
   expect_error(grow(pool, "memfd:x", "34MiB"), 2, {"memfd"});
   expect_error(grow(pool, fixed, "34MiB"), 3, {fixed});
-  expect_error(grow(pool, fixed, ""), 2, {fixed, "is a file"});
+  expect_error(grow(pool, fixed, ""), 3, {fixed, "holds a pool"});
+  expect_error(grow(pool, write("text", std::string(8 << 20, 'x')), ""), 2, {"is a file"});
   expect_error(run({"pool", "shrink", pool, "--device", path("x")}), 2, {path("x")});
   expect_error(run({"pool", "shrink", pool, "--device", fixed}), 2, {fixed, "was not added"});
   EXPECT_FALSE(std::filesystem::exists(path("x")));
@@ -112,6 +113,55 @@ TEST_F(PoolGrow, SaysWhatIsWrongAndLeavesNothingBehind) {
                     "--max-size", "1GiB", "--devices", "2"}),
                2, {"devices: 2"});
   EXPECT_FALSE(std::filesystem::exists(path("y")));
+}
+
+// A part of a file may lie in the middle of a pool, whose blocks would change without a word.
+TEST_F(PoolGrow, NoPoolIsWrittenOver) {
+  const std::string pool = create_growable(), other = create_pool("other");
+  Serving keeper({"serve", pool});
+  ASSERT_TRUE(keeper.is_ready());
+  expect_done(run({"pool", "grow", pool, "--device", path("more"), "--size", "18MiB"}));
+  expect_done(run({"put", "a", "--pool", pool}, {.in = "bytes"}));
+  const auto expect_refused = [](const Outcome& outcome) {
+    EXPECT_EQ(outcome.exit_code, 3) << outcome.out;
+    EXPECT_NE(outcome.err.find("expected a range that is free"), std::string::npos) << outcome.err;
+  };
+  for (const std::string& part : {pool + "@0+8MiB", pool + "@8MiB+8MiB", path("more") + "@0+4MiB",
+                                  path("more") + "@4MiB+12MiB", other + "@0+4MiB"}) {
+    SCOPED_TRACE(part);
+    expect_refused(run({"pool", "grow", pool, "--device", part}));
+    expect_refused(run({"bench", "skew", "--quick", "--repeats", "1", "--device", part, "--device",
+                        path("1"), "--device", path("2"), "--device", path("3")}));
+    if (part.starts_with(other)) continue;  // it is not served: a pool may take its place
+    const Outcome created = run({"pool", "create", part, "--block-bytes", "4096",
+                                 "--capacity-blocks", "32", "--clients", "2"});
+    EXPECT_EQ(created.exit_code, 3) << created.out;
+  }
+  EXPECT_EQ(run({"get", "a", "--pool", pool}).out, "bytes");
+  expect_done(run({"pool", "fsck", pool}));
+}
+
+TEST_F(PoolGrow, ADeviceThatWasLostIsAddedAgainEmpty) {
+  const std::string pool = create_growable();
+  {
+    Serving keeper({"serve", pool});
+    ASSERT_TRUE(keeper.is_ready());
+    expect_done(run({"pool", "grow", pool, "--device", path("more"), "--size", "18MiB"}));
+    expect_done(run({"pool", "grow", pool, "--device", path("last"), "--size", "18MiB"}));
+    expect_done(run({"stop", pool}));
+  }
+  std::filesystem::remove(path("more"));
+  Serving keeper({"serve", pool});
+  ASSERT_TRUE(keeper.is_ready());
+  EXPECT_EQ(run({"pool", "info", pool, "--json", "-"}).json()["geometry"]["added_devices"].size(),
+            0u);
+  expect_done(run({"pool", "grow", pool, "--device", path("last"), "--size", "18MiB"}));
+  expect_done(run({"pool", "grow", pool, "--device", path("more"), "--size", "18MiB"}));
+  const Outcome twice = run({"pool", "grow", pool, "--device", path("more"), "--size", "18MiB"});
+  expect_error(twice, 3, {path("more"), "a device of this pool already"});
+  std::filesystem::remove(path("more"));
+  expect_done(run({"pool", "shrink", pool, "--device", path("more")}));
+  expect_done(run({"pool", "fsck", pool}));
 }
 
 }  // namespace

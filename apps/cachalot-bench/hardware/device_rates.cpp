@@ -131,7 +131,7 @@ Status bench_devices(const Settings& settings, Report& report) {
   std::vector<std::uint32_t> device_steps = steps_to(devices);
   if (settings.quick) {
     core_steps = {core_steps.back()};
-    device_steps = {1, devices};
+    device_steps = devices == 1 ? std::vector<std::uint32_t>{1} : std::vector{1u, devices};
   }
   for (const Direction direction : kDirections) {
     for (const std::uint32_t used : core_steps) {

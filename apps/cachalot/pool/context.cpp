@@ -105,7 +105,9 @@ Status retain_context(const ContextOptions& options) {
       const pool::ContextAnswer answer,
       of_key(options.key, of_keeper(attached, attached.client->requests().retain(
                                                   options.session + "#0", hash, options.ttl_s))));
-  std::fprintf(human_output(options.json), "%u blocks go last\n", answer.blocks);
+  std::fprintf(
+      human_output(options.json), "%s last\n",
+      (base::counted(answer.blocks, "block") + (answer.blocks == 1 ? " goes" : " go")).c_str());
   return json.write_json({{"blocks", answer.blocks}, {"expires_unix_s", answer.expires_unix_s}});
 }
 

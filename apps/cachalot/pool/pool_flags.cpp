@@ -106,7 +106,7 @@ void add_geometry_flags(Command& app, GeometryFlags& flags) {
   add("--size", flags.size, "BYTES", "what the pool takes in all: as many blocks as fit");
   add("--max-size", flags.max_size, "BYTES",
       "the pool may grow by devices that are added later, until it takes this in all; its lines "
-      "take about 0.3 % "
+      "take 0.1 to 2 % "
       "of this from the beginning");
   add("--capacity", flags.capacity, "BYTES",
       "instead: bytes of blocks that may be published at a time; the pool takes up to an eighth "

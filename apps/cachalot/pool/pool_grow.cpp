@@ -92,11 +92,26 @@ Status write_result(const GrowOptions& options, Output& json, const pool::Pool& 
                           {"capacity_bytes", answer.capacity * block_bytes}});
 }
 
+// A file of this pool that its keeper has lost, or that a grow which was killed has left: its blocks never come back.
+Status remove_lost(const pool::Pool& pool, const std::string& device) {
+  const auto there =
+      pool::open_expansion(pool.access(), device, os::Access::kReadOnly, os::Owners::kTrusted);
+  const auto table = pool.state().read_expansions();
+  if (!there || !table) return {};
+  for (const pool::Expansion& used : table->expansions) {
+    if (used.serial == there->expansion.serial) {
+      return Error::make(Code::kBusy, "%.200s: is a device of this pool already", device.c_str());
+    }
+  }
+  return pool::dispose_of_expansion(pool.access(), there->expansion);
+}
+
 Status grow(const GrowOptions& options) {
   CACHALOT_TRY_ASSIGN(const std::string device, absolute(options.device));
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.client.paths));
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
   CACHALOT_TRY(check_growable(attached.pool));
+  CACHALOT_TRY(remove_lost(attached.pool, device));
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, bytes_of_device(options, device, attached.pool));
   const pool::Access& access = attached.pool.access();
   CACHALOT_TRY_ASSIGN(const pool::Expansion made, create_expansion(access, device, bytes));
@@ -183,7 +198,7 @@ Status shrink(const GrowOptions& options) {
   }
   if (!answer) return answer.error();
   const Status removed = pool::dispose_of_expansion(attached.pool.access(), device);
-  if (!removed) {
+  if (!removed && removed.error().code != Code::kNotFound) {
     return Error::make(removed.error().code, "the pool has given it up, remove it: %s",
                        removed.error().message);
   }

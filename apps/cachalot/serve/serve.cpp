@@ -25,6 +25,7 @@
 #include "os/limits.h"
 #include "os/process.h"
 #include "output.h"
+#include "pool/expansion/expansion_device.h"
 #include "pool/hosts/host_agent_thread.h"
 #include "pool/making.h"
 #include "pool/open_when_made.h"
@@ -156,22 +157,32 @@ Result<std::optional<pool::Pool>> wait_for_pool(const ServeFlags& options) {
   return std::optional<pool::Pool>();
 }
 
+// Of all devices, also those that were added.
+std::uint64_t bytes_in_all(const pool::Pool& pool) {
+  std::uint64_t bytes = pool::total_bytes(pool.access().geometry);
+  const auto added = pool.state().read_expansions();
+  for (std::size_t i = 0; added && i < added->expansions.size(); ++i)
+    bytes += pool::expansion_file_bytes(added->expansions[i].bytes);
+  return bytes;
+}
+
 Status announce(const ServeFlags& options, const pool::Pool& pool, pool::PoolKeeper& keeper,
                 Output& json) {
   const pool::Geometry& geometry = pool.access().geometry;
   const std::uint32_t epoch = keeper.keeper().epoch();
   const std::uint32_t capacity = pool.state().capacity_blocks();
+  const std::uint64_t bytes = bytes_in_all(pool);
   print_now(human_output(options.json),
             "ready pid=" + std::to_string(os::own_pid()) + " pool=" + pool.paths()[0] +
                 " epoch=" + std::to_string(epoch) + " blocks=" + std::to_string(capacity) +
-                " bytes=" + std::to_string(pool::total_bytes(geometry)) +
-                options.events.describe() + metrics_field(options.metrics) + "\n");
+                " bytes=" + std::to_string(bytes) + options.events.describe() +
+                metrics_field(options.metrics) + "\n");
   nlohmann::json ready = {{"pid", os::own_pid()},
                           {"pool", pool.paths()},
                           {"epoch", epoch},
                           {"capacity_blocks", capacity},
                           {"block_bytes", geometry.block_bytes},
-                          {"bytes", pool::total_bytes(geometry)},
+                          {"bytes", bytes},
                           {"policy", options.policy},
                           {"ttl_s", options.ttl_s},
                           {"kv_events", options.events.describe_json()}};

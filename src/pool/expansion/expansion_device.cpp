@@ -7,6 +7,7 @@
 #include <cinttypes>
 
 #include "os/process.h"
+#include "pool/expansion/occupied.h"
 
 namespace cachalot::pool {
 namespace {
@@ -32,6 +33,7 @@ Result<os::SharedFile> take_or_make(const std::string& path, std::uint64_t bytes
   CACHALOT_TRY_ASSIGN(const auto part, os::parse_file_part(path));
   if (bytes == 0 || part) {
     CACHALOT_TRY_ASSIGN(os::SharedFile there, os::SharedFile::open(path));
+    CACHALOT_TRY(check_unoccupied(path, 0));
     if (there.kind() != os::FileKind::kDevdax && !there.is_part()) {
       return Error::make(Code::kInvalidArgument,
                          "%.120s: is a file, expected a device or --size with a name that is free",

@@ -24,7 +24,7 @@ constexpr std::uint64_t expansion_file_bytes(std::uint64_t bytes) {
 // Makes the file, or takes the device as it is, and writes its header, complete on return. What a failure leaves is
 // no file of this pool.
 // @param  bytes  of blocks, a multiple of 2 MiB; 0: as many as a device has that is there
-// @errors as os::SharedFile::create; kInvalidArgument: a path that the pool has no room for
+// @errors as os::SharedFile::create; kInvalidArgument: a path that the pool has no room for; kBusy: a pool lies there
 Result<Expansion> make_expansion(const Access& access, const std::string& path,
                                  std::uint64_t bytes);
 

@@ -90,6 +90,12 @@ class Evictor {
   // Evicts all blocks of a namespace, pinned ones, too. @return blocks @cost as evict_subtree()
   std::uint32_t evict_namespace(std::uint32_t namespace_id);
 
+  // Evicts until at most so many blocks are live: a pool that lost a device has fewer.
+  void fit(std::uint32_t capacity) {
+    while (blocks_.count(BlockState::kLive) > capacity && evict_one(kNoBlock)) {
+    }
+    access_.domain().order();
+  }
   // Evicts all blocks from `first` on, and all below them. @return blocks @cost as evict_subtree()
   std::uint32_t evict_from(std::uint32_t first);
   // Of the blocks that evict_from() evicts, those that stay otherwise: pinned ones, and the last ones of contexts.

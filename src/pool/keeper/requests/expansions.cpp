@@ -27,7 +27,7 @@ void Expansions::adopt() {
     base::log(
         base::LogLevel::kError, "keeper",
         "%zu of the pool's %zu added devices cannot be mapped, from %.200s on: their blocks are "
-        "lost until `cachalot pool grow` adds them again",
+        "lost; `cachalot pool grow` adds the devices again, empty",
         table_.expansions.size() - there, table_.expansions.size(),
         table_.expansions[there].path.c_str());
     table_.expansions.resize(there);
@@ -140,9 +140,7 @@ Status Expansions::give_up(const PoolId& serial) {
     publish(table_.expansions.size());
   }
   evictor_.evict_from(first);
-  while (blocks_.count(BlockState::kLive) > blocks_.capacity() && evictor_.evict_one(kNoBlock)) {
-  }
-  access_.domain().order();
+  evictor_.fit(blocks_.capacity());
   blocks_.settle_limbo();
   if (blocks_.count_in_use(first) != 0) return {};
   base::reach(FailPoint::kExpansionEmpty);

@@ -58,6 +58,7 @@ Status Keeper::announce(std::uint32_t avoid_slots) {
 void Keeper::take_over() {
   dispatcher_.expansions().adopt();
   if (!takeover_->run()) be_deposed();
+  if (!reign_.is_deposed()) evictor_.fit(blocks_.capacity());
   if (!reign_.is_deposed()) dispatcher_.contexts().adopt();
   takeover_times_ = takeover_->times();
   takeover_.reset();
