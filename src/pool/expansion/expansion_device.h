@@ -8,18 +8,11 @@
 #include <string>
 
 #include "os/shared_file.h"
+#include "pool/expansion/expansion_header.h"
 #include "pool/expansion/expansion_table.h"
 #include "pool/format/access.h"
 
 namespace cachalot::pool {
-
-// The header's device_index of all of them.
-inline constexpr std::uint32_t kExpansionIndex = 0xffffffffu;
-
-// Of a device with so many bytes of blocks.
-constexpr std::uint64_t expansion_file_bytes(std::uint64_t bytes) {
-  return memory::kStripeBytes + bytes;
-}
 
 // Makes the file, or takes the device as it is, and writes its header, complete on return. What a failure leaves is
 // no file of this pool.

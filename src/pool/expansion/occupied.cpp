@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "os/shared_file.h"
-#include "pool/expansion/expansion_device.h"
+#include "pool/expansion/expansion_header.h"
 
 namespace cachalot::pool {
 namespace {
