@@ -76,7 +76,7 @@ TEST_F(BenchHardwareTest, DevicesAreMeasuredTogetherWhereTheyAreNamed) {
     EXPECT_NE(outcome.err.find(text), std::string::npos) << outcome.err;
   };
   expect_refusal({"bench", "devices", "--quick", "--repeats", "1", "--device", pool}, 3,
-                 pool + " holds a pool");
+                 pool + ": holds a pool");
   expect_done(run({"bench", "devices", "--quick", "--repeats", "1", "--device", path("new")}));
   EXPECT_FALSE(std::filesystem::exists(path("new")));
   expect_refusal({"bench", "skew", "--quick", "--repeats", "1", "--device", path("new")}, 2,
