@@ -34,6 +34,11 @@ Status check_not_inside_another(const std::string& path, Geometry geometry) {
     } else if (!is_added && found.begins_here) {
       return {};
     }
+    if (found.begins_here && !is_added) {
+      return Error::make(
+          Code::kBusy, "%.120s: holds a pool that a keeper serves: stop it first (`cachalot stop`)",
+          path.c_str());
+    }
     return Error::make(
         Code::kBusy, "%.120s: has bytes of %s, at %.120s: expected a range that is free",
         path.c_str(),
