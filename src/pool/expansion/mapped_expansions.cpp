@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/rare_line.h"
 #include "pool/expansion/expansion_device.h"
 
 namespace cachalot::pool {
@@ -13,12 +14,14 @@ std::uint32_t MappedExpansions::follow(const Access& access, std::uint32_t area,
   constexpr std::uint64_t kRetryNs = 1'000'000'000;
   const std::optional<std::uint64_t> version = read_table_version(access, area, epoch);
   const std::lock_guard lock(mutex_);
-  if (!version) return access.layout.first_blocks;
+  // An older table is that of a keeper that another one has followed: a caller that was delayed since it looked must not map
+  // a device that was given up over the one that took its place, where other threads are reading.
+  if (!version || *version < version_) return access.layout.first_blocks;
   const bool is_known = *version == version_;
   if (is_known && (retry_at_ns_ == 0 || base::SteadyClock::read() < retry_at_ns_))
     return accessible_;
   const std::optional<ExpansionTable> table = read_table(access, area, epoch);
-  if (!table) return access.layout.first_blocks;
+  if (!table || table->version < version_) return access.layout.first_blocks;
   const bool is_whole = map_locked(access, table->expansions) == table->expansions.size();
   version_ = table->version;
   retry_at_ns_ = is_whole ? 0 : base::SteadyClock::read() + kRetryNs;
@@ -45,9 +48,11 @@ std::size_t MappedExpansions::map_locked(const Access& access,
   for (; same < expansions.size(); ++same) {
     const Status status = map_next(access, expansions[same]);
     if (status) continue;
-    // Each time that it is tried, at most once a second.
-    base::log(base::LogLevel::kWarn, "pool", "a device of the pool cannot be used here: %s",
-              status.error().message);
+    static base::RareLine line;  // it is tried once a second
+    if (line.is_due()) {
+      base::log(base::LogLevel::kWarn, "pool", "a device of the pool cannot be used here: %s",
+                status.error().message);
+    }
     break;
   }
   return same;

@@ -64,10 +64,10 @@ std::uint32_t Blocks::count_in_use(std::uint32_t first) const {
   return count;
 }
 
-std::uint32_t Blocks::count_quarantined(std::uint32_t first) const {
+std::uint32_t Blocks::count_from(std::uint32_t first, BlockState state) const {
   std::uint32_t count = 0;
   for (std::uint32_t block = first; block < table_.size(); ++block)
-    count += table_.use(block).state == BlockState::kQuarantined;
+    count += table_.use(block).state == state;
   return count;
 }
 

@@ -51,9 +51,9 @@ class Blocks {
   void begin_with(std::uint32_t usable) { usable_ = usable; }
   // Free blocks from `usable` on become absent, absent ones before it free. @cost a look at every block
   void set_usable(std::uint32_t usable);
-  // Blocks from `first` on that clients may store into or read.
+  // Blocks from `first` on in this state, and those that clients may store into or read. @cost a look at each of them
+  std::uint32_t count_from(std::uint32_t first, BlockState state) const;
   std::uint32_t count_in_use(std::uint32_t first) const;
-  std::uint32_t count_quarantined(std::uint32_t first) const;
 
   // A block that was just taken from the queue of free ones gets the next generation.
   BlockUse grant(std::uint32_t block, std::uint32_t client, std::uint32_t incarnation);

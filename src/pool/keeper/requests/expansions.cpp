@@ -18,8 +18,8 @@ void Expansions::adopt() {
       read_table(access_, predecessor.area, predecessor.epoch);
   if (predecessor.epoch != 0 && !table) {
     base::log(base::LogLevel::kError, "keeper",
-              "the last keeper's list of added devices cannot be read: their blocks are lost until "
-              "`cachalot pool grow` adds the devices again");
+              "the last keeper's list of added devices cannot be read: their blocks are lost; "
+              "`cachalot pool grow` adds the devices again, empty");
   }
   if (table) table_ = *table;
   const std::size_t there = access_.expansions->map(access_, table_.expansions);
@@ -88,7 +88,7 @@ Result<ExpansionAnswer> Expansions::act(const ExpansionPayload& wanted,
   answer.capacity = blocks_.capacity();
   if (table_.leaving != kNoBlock) {
     answer.in_use = blocks_.count_in_use(table_.leaving);
-    answer.held = blocks_.count_quarantined(table_.leaving);
+    answer.held = blocks_.count_from(table_.leaving, BlockState::kQuarantined);
   }
   return answer;
 }
@@ -139,7 +139,8 @@ Status Expansions::give_up(const PoolId& serial) {
     blocks_.set_usable(first);
     publish(table_.expansions.size());
   }
-  evictor_.evict_from(first);
+  // A look at the tree of all blocks, so only while there is something to evict: this is asked again and again.
+  if (blocks_.count_from(first, BlockState::kLive) != 0) evictor_.evict_from(first);
   evictor_.fit(blocks_.capacity());
   blocks_.settle_limbo();
   if (blocks_.count_in_use(first) != 0) return {};

@@ -190,6 +190,33 @@ TEST_P(ExpansionsTest, ASuccessorHasTheDevices) {
   EXPECT_EQ(reader.put(9000, 200), 200u);
 }
 
+// A thread that was delayed since it looked at the keepers, while others of its process read.
+TEST_P(ExpansionsTest, TheTableOfAnEarlierKeeperMapsNothing) {
+  std::optional<Process> client(process());
+  const Expansion first = grow(*client, "first");
+  client->put(1, 600);
+  const KeeperView before = client->pool.state().read_keepers();
+  client.reset();
+  stop_keeper();
+  start_keeper();
+  client.emplace(process());
+  std::uint32_t in_use = 1;
+  for (int i = 0; i < 50 && in_use != 0; ++i) {
+    client->client->client().return_inaccessible();
+    in_use = client->requests().give_up_expansion(first.serial)->in_use;  // its file stays
+  }
+  ASSERT_EQ(in_use, 0u);
+  grow(*client, "second");
+  client->put(5000, 600);
+  ASSERT_EQ(client->read(5000, 600), 600u);
+  const Access& access = client->pool.access();
+  const std::byte* const there = access.view.bases[0] + access.geometry.device_bytes;
+  const std::vector<std::byte> bytes(there, there + kPartBytes);
+  EXPECT_EQ(client->pool.expansions()->follow(access, before.keeper, before.epoch),
+            access.layout.first_blocks);
+  EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), there));
+}
+
 TEST_P(ExpansionsTest, ADeviceThatIsGoneAtATakeoverTakesOnlyItsOwnBlocks) {
   Expansion two;
   std::uint32_t with_one = 0;

@@ -40,7 +40,6 @@ class Retained final : public BlockObserver {
   void serve(std::uint32_t client, const ContextPayload& wanted);
   // Ends those whose time has passed; looks about once a second.
   void expire(std::uint64_t now_ns);
-  std::size_t sessions() const { return sessions_.size(); }
 
   void on_published(const PublishedBlock&) override {}
   void on_removed(std::uint32_t block, const BlockHash& hash) override;
