@@ -9,7 +9,8 @@ using memory::DomainKind;
 INSTANTIATE_TEST_SUITE_P(
     Real, EveryEngine,
     testing::Combine(testing::Values(EngineKind::kCpu, EngineKind::kCpuThreads),
-                     testing::Values(DomainKind::kCoherent, DomainKind::kNoncoherent),
+                     testing::Values(DomainKind::kCoherent, DomainKind::kNoncoherent,
+                                     DomainKind::kMixed),
                      testing::Values(memory::Isa::kAvx512, memory::Isa::kAvx2, memory::Isa::kSse2)),
     name_of);
 // How the host copies is nothing to a GPU.
@@ -17,7 +18,8 @@ INSTANTIATE_TEST_SUITE_P(
     FakeGpu, EveryEngine,
     testing::Combine(testing::Values(EngineKind::kFakeGpu, EngineKind::kFakeGpuBulk,
                                      EngineKind::kFakeGpuBatch, EngineKind::kFakeGpuCopies),
-                     testing::Values(DomainKind::kCoherent, DomainKind::kNoncoherent),
+                     testing::Values(DomainKind::kCoherent, DomainKind::kNoncoherent,
+                                     DomainKind::kMixed),
                      testing::Values(memory::Isa::kAuto)),
     name_of);
 INSTANTIATE_TEST_SUITE_P(Lossy, EveryEngine,

@@ -274,6 +274,8 @@ const char* domain_name(DomainKind kind) {
       return "noncoherent";
     case DomainKind::kLossy:
       return "lossy";
+    case DomainKind::kMixed:
+      return "mixed";
   }
   return "unknown";
 }

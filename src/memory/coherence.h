@@ -9,7 +9,8 @@
 //   coherent     | release store; bulk by size  | acquire load, memcpy                    | compiler, sfence after NT / mfence
 //   noncoherent  | non-temporal 64-byte stores  | mfence, clflushopt every line, mfence,  | sfence / mfence, and read-back
 //                |                              | loads                                   | where the policy asks for it
-//   lossy        | simulated host cache and write buffer, see memory/lossy/
+//   mixed        | as the device at the address is              | the same                                | see mixed_domain.h
+//   lossy        | simulated host cache and write buffer, see testing/memory/
 //
 // The rules R1 to R6 that this interface serves are in docs/design/memory.md.
 //
@@ -28,7 +29,8 @@
 
 namespace cachalot::memory {
 
-enum class DomainKind : std::uint32_t { kCoherent = 1, kNoncoherent = 2, kLossy = 3 };
+// kMixed: the device with the metadata is coherent, and at least one other is not.
+enum class DomainKind : std::uint32_t { kCoherent = 1, kNoncoherent = 2, kLossy = 3, kMixed = 4 };
 
 const char* domain_name(DomainKind kind);
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "memory/mixed_domain.h"
 #include "testing/memory/isa_name.h"
 
 namespace cachalot::memory {
@@ -29,13 +30,23 @@ class RealDomain : public testing::TestWithParam<std::tuple<Variant, Isa>> {
   void SetUp() override {
     const auto [variant, isa] = GetParam();
     if (!isa_available(isa)) GTEST_SKIP() << "this machine has no " << isa_name(isa);
-    domain_ = variant.kind == DomainKind::kCoherent
-                  ? make_coherent_domain(isa)
-                  : make_noncoherent_domain(isa, variant.complete);
     void* const map =
         mmap(nullptr, kPoolBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(map, MAP_FAILED);
     pool_ = static_cast<unsigned char*>(map);
+    if (variant.kind == DomainKind::kCoherent) {
+      domain_ = make_coherent_domain(isa);
+    } else {
+      domain_ = make_noncoherent_domain(isa, variant.complete);
+    }
+    if (variant.kind != DomainKind::kMixed) return;
+    // Many borders between the two kinds.
+    std::vector<MixedDomain::Range> coherent;
+    const auto* const base = static_cast<const std::byte*>(map);
+    for (std::size_t at = 0; at < kPoolBytes; at += 2560)
+      coherent.push_back({base + at, base + at + 1280});
+    domain_ = std::make_unique<MixedDomain>(std::move(coherent), make_coherent_domain(isa),
+                                            std::move(domain_));
   }
   void TearDown() override {
     if (pool_ != nullptr) munmap(pool_, kPoolBytes);
@@ -245,7 +256,8 @@ INSTANTIATE_TEST_SUITE_P(
     Every, RealDomain,
     testing::Combine(testing::Values(Variant{DomainKind::kCoherent, CompletePolicy::kFence},
                                      Variant{DomainKind::kNoncoherent, CompletePolicy::kFence},
-                                     Variant{DomainKind::kNoncoherent, CompletePolicy::kReadBack}),
+                                     Variant{DomainKind::kNoncoherent, CompletePolicy::kReadBack},
+                                     Variant{DomainKind::kMixed, CompletePolicy::kReadBack}),
                      testing::Values(Isa::kSse2, Isa::kAvx2, Isa::kAvx512)),
     name_of);
 

@@ -10,21 +10,10 @@
 #include "os/reserve.h"
 #include "os/shared_file.h"
 #include "pool/expansion/expansion_device.h"
+#include "pool/format/domains.h"
 
 namespace cachalot::pool {
 namespace {
-
-Result<std::unique_ptr<memory::Domain>> make_domain(memory::DomainKind kind, const char* name) {
-  switch (kind) {
-    case memory::DomainKind::kCoherent:
-      return memory::make_coherent_domain();
-    case memory::DomainKind::kNoncoherent:
-      return memory::make_noncoherent_domain();
-    case memory::DomainKind::kLossy:
-      break;
-  }
-  return Error::make(Code::kUnsupported, "%s: is a pool of a simulated coherence domain", name);
-}
 
 os::MapOptions map_options(bool huge_pages, bool populate, bool read_only,
                            const Layout& layout = {}) {
@@ -129,14 +118,13 @@ Result<MappedPool> MappedPool::create(const CreateOptions& options,
     CACHALOT_TRY_ASSIGN(geometry.device_bytes, device_bytes_needed(geometry));
   }
   CACHALOT_TRY_ASSIGN(const Layout layout, lay_out(geometry));
-  CACHALOT_TRY_ASSIGN(auto domain, make_domain(geometry.domain, paths[0].c_str()));
   CACHALOT_TRY_ASSIGN(const os::Uuid uuid, os::random_uuid());
   CACHALOT_TRY_ASSIGN(
       memory::DeviceSet devices,
       memory::DeviceSet::create(paths, geometry.device_bytes,
                                 map_options(options.huge_pages, options.populate, false, layout),
                                 std::move(first_named)));
-  MappedPool pool(std::move(devices), std::move(domain));
+  MappedPool pool(std::move(devices));
   const Status finished = pool.finish({uuid.low, uuid.high}, geometry, false, os::Owners::kTrusted);
   if (!finished) {
     (void)pool.devices_.remove();
@@ -189,7 +177,6 @@ Result<MappedPool> MappedPool::open_as(const Header& first, const std::vector<st
                        "%s: its pool has %u device(s), %zu paths were given", paths[0].c_str(),
                        first.geometry.devices, all.size());
   }
-  CACHALOT_TRY_ASSIGN(auto domain, make_domain(first.geometry.domain, paths[0].c_str()));
   const os::Owners owners = options.allow_foreign ? os::Owners::kAny : os::Owners::kTrusted;
   for (const std::string& path : all) CACHALOT_TRY(fill_holes(path, options));
   // What lies behind the pool's bytes on its device is not mapped: those addresses are other devices'.
@@ -201,7 +188,7 @@ Result<MappedPool> MappedPool::open_as(const Header& first, const std::vector<st
           all, map_options(options.huge_pages, options.populate, options.read_only, layout), owners,
           most_bytes));
   CACHALOT_TRY(devices.require_bytes(first.geometry.device_bytes));
-  MappedPool pool(std::move(devices), std::move(domain));
+  MappedPool pool(std::move(devices));
   CACHALOT_TRY(pool.finish(first.id, first.geometry, options.read_only, owners));
   pool.created_unix_s_ = first.created_unix_s;
   return pool;
@@ -209,7 +196,9 @@ Result<MappedPool> MappedPool::open_as(const Header& first, const std::vector<st
 
 Status MappedPool::finish(const PoolId& id, const Geometry& geometry, bool read_only,
                           os::Owners owners) {
-  CACHALOT_TRY_ASSIGN(Access access, make_access(id, geometry, devices_.view(), *domain_));
+  const memory::PoolView view = devices_.view();
+  CACHALOT_TRY_ASSIGN(domain_, make_domain(geometry, view, first_file().path().c_str()));
+  CACHALOT_TRY_ASSIGN(Access access, make_access(id, geometry, view, *domain_));
   if (geometry.growable) {
     expansions_ = std::make_unique<MappedExpansions>(devices_.base(0), read_only, owners);
     access.expansions = expansions_.get();

@@ -63,8 +63,7 @@ class MappedPool {
   std::uint64_t created_unix_s() const { return created_unix_s_; }
 
  private:
-  MappedPool(memory::DeviceSet devices, std::unique_ptr<memory::Domain> domain)
-      : devices_(std::move(devices)), domain_(std::move(domain)) {}
+  explicit MappedPool(memory::DeviceSet devices) : devices_(std::move(devices)) {}
 
   // What all ways to an Access end with.
   Status finish(const PoolId& id, const Geometry& geometry, bool read_only, os::Owners owners);

@@ -39,6 +39,7 @@ class PoolTest : public testing::TestWithParam<Setup> {
     Geometry& g = options.geometry;
     g.domain = GetParam().domain;
     g.devices = GetParam().devices;
+    if (g.domain == DomainKind::kMixed) g.noncoherent_devices = 2;
     g.block_bytes = block_bytes;
     g.capacity_blocks = capacity;
     g.blocks = capacity + slack;
@@ -498,7 +499,8 @@ TEST_P(PoolTest, KeepersThatWereReplacedAndStillRunAreNamed) {
 INSTANTIATE_TEST_SUITE_P(Domains, PoolTest,
                          testing::Values(Setup{DomainKind::kCoherent, 1},
                                          Setup{DomainKind::kNoncoherent, 1},
-                                         Setup{DomainKind::kNoncoherent, 3}),
+                                         Setup{DomainKind::kNoncoherent, 3},
+                                         Setup{DomainKind::kMixed, 3}),
                          [](const auto& setup) {
                            return std::string(memory::domain_name(setup.param.domain)) +
                                   std::to_string(setup.param.devices);

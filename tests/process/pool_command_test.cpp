@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 
@@ -45,7 +46,8 @@ TEST_P(WholeLife, FromCreateToDestroy) {
       create_pool("kv", {"--domain", GetParam().domain, "--devices", GetParam().devices});
   EXPECT_EQ(listing().size(), std::stoul(GetParam().devices));
   EXPECT_EQ(info(pool)["keeper"]["state"], "none");
-  EXPECT_EQ(info(pool)["geometry"]["domain"], GetParam().domain);
+  const nlohmann::json geometry = info(pool)["geometry"];
+  EXPECT_EQ(geometry[geometry["domain"] == "mixed" ? "domains" : "domain"], GetParam().domain);
 
   Serving keeper({"serve", pool});
   ASSERT_TRUE(keeper.is_ready());
@@ -105,10 +107,28 @@ TEST_P(WholeLife, FromCreateToDestroy) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, WholeLife,
                          testing::Values(Shape{"coherent", "1"}, Shape{"coherent", "4"},
-                                         Shape{"noncoherent", "1"}, Shape{"noncoherent", "4"}),
+                                         Shape{"noncoherent", "1"}, Shape{"noncoherent", "4"},
+                                         Shape{"coherent,noncoherent,coherent", "3"}),
                          [](const auto& shape) {
-                           return std::string(shape.param.domain) + shape.param.devices;
+                           std::string name = std::string(shape.param.domain) + shape.param.devices;
+                           std::replace(name.begin(), name.end(), ',', '_');
+                           return name;
                          });
+
+TEST_F(PoolCommand, ADomainForEachDeviceHasToFitTheDevices) {
+  const Arguments create = {
+      "pool", "create",    path("kv"), "--block-bytes", "4096", "--capacity-blocks",
+      "8",    "--devices", "2",        "--domain"};
+  const auto refused = [&](const char* domain, const char* reason) {
+    Arguments arguments = create;
+    arguments.push_back(domain);
+    expect_error(run(arguments), 2, {"--domain", domain, reason});
+  };
+  refused("coherent,noncoherent,coherent", "3 words");
+  refused("noncoherent,coherent", "the first device");
+  refused("incoherent", "expected coherent or noncoherent");
+  EXPECT_EQ(listing(), std::set<std::string>{});
+}
 
 TEST_F(PoolCommand, NamespacesDoNotMeet) {
   const std::string pool = create_pool("kv");

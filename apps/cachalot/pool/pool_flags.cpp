@@ -7,6 +7,7 @@
 #include "geometry/model.h"
 #include "memory/line.h"
 #include "model_flag.h"
+#include "pool/format/domains.h"
 #include "pool/sizing.h"
 #include "values.h"
 
@@ -83,6 +84,13 @@ Result<pool::Geometry> sized(const GeometryFlags& flags, const pool::Geometry& s
   return fits;
 }
 
+// After devices and growable.
+Status set_domains(const GeometryFlags& flags, pool::Geometry& geometry) {
+  const Status is_set = pool::set_domains(geometry, flags.domain);
+  if (is_set) return {};
+  return Error::make(is_set.error().code, "--%s", is_set.error().message);
+}
+
 }  // namespace
 
 void add_pool_flag(Command& app, Paths& paths) {
@@ -117,8 +125,10 @@ void add_geometry_flags(Command& app, GeometryFlags& flags) {
       "blocks beyond the capacity, for grants (default: 64 and 64 a client, at most 32 MiB a "
       "client "
       "and an eighth of the capacity)");
-  add("--domain", flags.domain, "NAME", "coherent, or noncoherent: memory without cache coherence")
-      ->check(one_of({"coherent", "noncoherent"}))
+  add("--domain", flags.domain, "NAME[,NAME…]",
+      "coherent, or noncoherent: memory without cache coherence; or one for each device, a "
+      "coherent "
+      "one first: coherent,noncoherent (with --max-size the second is of all added devices)")
       ->capture_default_str();
   add("--devices", flags.devices, "D", "devices to interleave (default: the number of paths)")
       ->transform(number(1, pool::kMaxDevices));
@@ -141,14 +151,13 @@ void add_geometry_flags(Command& app, GeometryFlags& flags) {
 
 Result<pool::Geometry> make_geometry(const GeometryFlags& flags, const Paths& paths) {
   pool::Geometry geometry;
-  geometry.domain = flags.domain == "noncoherent" ? memory::DomainKind::kNoncoherent
-                                                  : memory::DomainKind::kCoherent;
   geometry.devices = flags.devices != 0 ? flags.devices : static_cast<std::uint32_t>(paths.size());
   if (paths.size() != 1 && paths.size() != geometry.devices) {
     return Error::make(Code::kInvalidArgument,
                        "the pool: %zu paths were given for %u device%s, expected one, or all",
                        paths.size(), geometry.devices, geometry.devices == 1 ? "" : "s");
   }
+  if (flags.max_size.empty()) CACHALOT_TRY(set_domains(flags, geometry));
   const std::uint32_t clients = flags.clients != 0 ? flags.clients : pool::kDefaultClients;
   if (flags.hosts > clients) {
     return Error::make(Code::kInvalidArgument,
@@ -172,6 +181,7 @@ Result<pool::Geometry> make_geometry(const GeometryFlags& flags, const Paths& pa
     Result<pool::Geometry> grows = pool::with_room_to_grow(geometry, most, !flags.size.empty());
     if (!grows) return Error::make(grows.error().code, "--max-size: %s", grows.error().message);
     geometry = *std::move(grows);
+    CACHALOT_TRY(set_domains(flags, geometry));
   }
   if (!flags.device_bytes.empty()) {
     CACHALOT_TRY_ASSIGN(geometry.device_bytes, parse_bytes("--device-bytes", flags.device_bytes));
@@ -193,10 +203,10 @@ Status check_same_geometry(const pool::Geometry& wanted, const pool::Geometry& f
     const char* what;
     std::uint64_t wanted, found;
   };
-  if (wanted.domain != found.domain) {
+  if (pool::domains_text(wanted) != pool::domains_text(found)) {
     return Error::make(Code::kInvalidArgument,
                        "%.120s: exists with another domain: %s, the flags say %s", name,
-                       memory::domain_name(found.domain), memory::domain_name(wanted.domain));
+                       pool::domains_text(found).c_str(), pool::domains_text(wanted).c_str());
   }
   const Field fields[] = {
       // What flags say comes before what follows from them.

@@ -12,6 +12,7 @@
 #include "miss_report.h"
 #include "namespace_report.h"
 #include "pool/expansion/expansion_device.h"
+#include "pool/format/domains.h"
 #include "pool/format/evidence.h"
 #include "pool/sizing.h"
 #include "pool_flags.h"
@@ -57,6 +58,8 @@ Json describe_geometry(const Pool& pool) {
                     {"hosts", geometry.hosts},
                     {"note_bytes", geometry.note_bytes},
                     {"total_bytes", pool::total_bytes(geometry)}};
+  if (geometry.domain == memory::DomainKind::kMixed)
+    described["domains"] = pool::domains_text(geometry);
   if (geometry.growable) describe_growth(pool, described);
   return described;
 }

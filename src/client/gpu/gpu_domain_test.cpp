@@ -55,6 +55,7 @@ TEST(GpuDomain, ANoncoherentPoolIsFlushedAroundCopiesUnlessItBypassesTheCaches) 
   EXPECT_EQ(flushes_of(DomainKind::kNoncoherent, false), std::pair(block, block));
   EXPECT_EQ(flushes_of(DomainKind::kNoncoherent, true),
             std::pair(std::uint64_t{0}, std::uint64_t{0}));
+  EXPECT_EQ(flushes_of(DomainKind::kMixed, false), std::pair(block, block));
   EXPECT_EQ(flushes_of(DomainKind::kCoherent, false),
             std::pair(std::uint64_t{0}, std::uint64_t{0}));
 }

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "client/fork_guard.h"
+#include "pool/format/domains.h"
 #include "pool/making.h"
 #include "pool/open_when_made.h"
 #include "pool/pool.h"
@@ -16,13 +17,6 @@
 
 namespace cachalot {
 namespace {
-
-Result<memory::DomainKind> parse_domain(const std::string& name) {
-  if (name.empty() || name == "coherent") return memory::DomainKind::kCoherent;
-  if (name == "noncoherent") return memory::DomainKind::kNoncoherent;
-  return Error::make(Code::kInvalidArgument, "domain: '%.40s' is not coherent or noncoherent",
-                     name.c_str());
-}
 
 // @param clients  slots of engines
 Result<pool::Geometry> pool_geometry_of(const KeeperOptions& options, std::uint32_t clients) {
@@ -41,7 +35,7 @@ Result<pool::Geometry> pool_geometry_of(const KeeperOptions& options, std::uint3
                        pool::kMaxClients - 1);
   }
   pool::Geometry geometry;
-  CACHALOT_TRY_ASSIGN(geometry.domain, parse_domain(options.domain));
+  CACHALOT_TRY(pool::set_domains(geometry, options.domain));
   geometry.block_bytes = pool::padded_bytes(options.block_bytes);
   geometry.clients = clients + geometry.hosts;  // plus one operator slot per host
   geometry.note_bytes = pool::kDefaultNoteBytes;
@@ -78,10 +72,11 @@ Status check_same(const KeeperOptions& options, const pool::Geometry& found) {
   if (options.clients != 0 && options.clients != found.engine_clients()) {
     return differs("client slots", options.clients, found.engine_clients());
   }
-  CACHALOT_TRY_ASSIGN(const memory::DomainKind domain, parse_domain(options.domain));
-  if (options.domain.empty() || domain == found.domain) return {};
+  pool::Geometry wanted = found;
+  CACHALOT_TRY(pool::set_domains(wanted, options.domain));
+  if (options.domain.empty() || pool::domains_text(wanted) == pool::domains_text(found)) return {};
   return Error::make(Code::kInvalidArgument, "%.120s: exists with another domain: %s, not %s",
-                     options.pool.c_str(), memory::domain_name(found.domain),
+                     options.pool.c_str(), pool::domains_text(found).c_str(),
                      options.domain.c_str());
 }
 

@@ -33,7 +33,7 @@ Status check_options(const CudaDevice& device, const memory::Domain& domain,
     return Error::make(Code::kUnsupported,
                        "cuda: the lossy domain has no memory that a device could reach");
   }
-  if (domain.kind() == memory::DomainKind::kNoncoherent &&
+  if (domain.kind() != memory::DomainKind::kCoherent &&
       options.host_caches == HostCaches::kIgnored) {
     return Error::make(Code::kUnsupported,
                        "cuda: a noncoherent pool whose lines may be in the host's caches, "

@@ -48,7 +48,7 @@ bool says_the_same(const HeaderLine& line, const Header& first, std::uint32_t in
   return line.version == version_of(g) && line.uuid_low == first.id.low &&
          line.uuid_high == first.id.high && line.domain == static_cast<std::uint32_t>(g.domain) &&
          line.device_index == index && line.devices == g.devices &&
-         line.device_bytes == g.device_bytes;
+         line.device_bytes == g.device_bytes && line.noncoherent_devices == g.noncoherent_devices;
 }
 
 bool says_the_same(const GeometryLine& line, const Header& first) {

@@ -65,6 +65,7 @@ void write_header(memory::Domain& domain, std::byte* base, const Header& header)
   first.device_index = header.device_index;
   first.devices = g.devices;
   first.device_bytes = g.device_bytes;
+  first.noncoherent_devices = g.noncoherent_devices;
   GeometryLine geometry{};
   geometry.block_bytes = g.block_bytes;
   geometry.blocks = g.blocks;
@@ -120,7 +121,8 @@ Header header_of(const HeaderLine& header, const GeometryLine& geometry) {
                      geometry.clients,
                      geometry.hosts,
                      geometry.note_bytes,
-                     geometry.growable == 1};
+                     geometry.growable == 1,
+                     header.noncoherent_devices};
   return result;
 }
 

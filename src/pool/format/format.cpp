@@ -35,6 +35,31 @@ Status check_range(const char* name, std::uint64_t value, std::uint64_t low, std
                      static_cast<unsigned long long>(high));
 }
 
+Status check_domain(const Geometry& g) {
+  switch (g.domain) {
+    case memory::DomainKind::kCoherent:
+    case memory::DomainKind::kNoncoherent:
+    case memory::DomainKind::kLossy:
+      if (g.noncoherent_devices == 0) return {};
+      break;
+    case memory::DomainKind::kMixed: {
+      const std::uint32_t devices = g.growable ? 2 : g.devices;
+      const bool are_devices = devices == 64 || g.noncoherent_devices >> devices == 0;
+      // The metadata is on the first one.
+      if (are_devices && g.noncoherent_devices != 0 && !g.is_noncoherent(0)) return {};
+      break;
+    }
+    default:
+      return Error::make(Code::kInvalidArgument, "coherence domain: %u is none",
+                         static_cast<unsigned>(g.domain));
+  }
+  return Error::make(Code::kInvalidArgument,
+                     "coherence domain: %s, with noncoherent devices %#llx of %u: expected some in "
+                     "a mixed one, and never the first",
+                     memory::domain_name(g.domain),
+                     static_cast<unsigned long long>(g.noncoherent_devices), g.devices);
+}
+
 Status check_values(const Geometry& g) {
   CACHALOT_TRY(check_range("devices", g.devices, 1, kMaxDevices));
   CACHALOT_TRY(check_range("block bytes", g.block_bytes, kLineBytes, 0xffffffc0u));
@@ -61,12 +86,7 @@ Status check_values(const Geometry& g) {
                        "devices: %u for a pool that may grow, expected 1: more are added later",
                        g.devices);
   }
-  if (g.domain != memory::DomainKind::kCoherent && g.domain != memory::DomainKind::kNoncoherent &&
-      g.domain != memory::DomainKind::kLossy) {
-    return Error::make(Code::kInvalidArgument, "coherence domain: %u is none",
-                       static_cast<unsigned>(g.domain));
-  }
-  return {};
+  return check_domain(g);
 }
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {

@@ -55,7 +55,12 @@ struct Geometry {
   // The one device may be smaller than all blocks need: those that it has no room for wait for a device that is
   // added later (pool/expansion).
   bool growable = false;
+  // Of kMixed, else 0: bit i says that device i is not coherent; bit 1 of a growable pool, all that are added.
+  std::uint64_t noncoherent_devices = 0;
 
+  bool is_noncoherent(std::uint32_t device) const {
+    return (noncoherent_devices >> device & 1) != 0;
+  }
   std::uint32_t spare_blocks() const { return blocks - capacity_blocks; }
   // Of each host's slots the last one is the operators', unless it is the only one: a client that stops a
   // keeper or fences a client gets in where engines have, or hold, all others.
@@ -76,8 +81,8 @@ struct HeaderLine {
   std::uint32_t device_index;
   std::uint32_t devices;
   std::uint64_t device_bytes;
-  std::uint64_t reserved;
-  std::uint32_t reserved2;
+  std::uint64_t noncoherent_devices;  // of a mixed domain, else 0
+  std::uint32_t reserved;
   std::uint32_t crc;
 };
 

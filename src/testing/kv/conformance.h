@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kv/cpu/cpu_engine.h"
+#include "memory/mixed_domain.h"
 #include "testing/kv/reference.h"
 #include "testing/kv/staged_engine.h"
 #include "testing/memory/lossy_memory.h"
@@ -52,14 +53,22 @@ class World {
       reader_base_ = b.view().bases[0];
       return;
     }
-    owned_ = kind == memory::DomainKind::kCoherent ? memory::make_coherent_domain(isa)
-                                                   : memory::make_noncoherent_domain(isa);
-    writer_ = reader_ = owned_.get();
+    owned_ = kind == memory::DomainKind::kNoncoherent ? memory::make_noncoherent_domain(isa)
+                                                      : memory::make_coherent_domain(isa);
     // No byte is zero, so that padding is seen to be written.
     constexpr std::uint64_t kOnes = ~std::uint64_t{0};
     lines_.resize(kPoolBytes / memory::kLineBytes,
                   memory::Line{{kOnes, kOnes, kOnes, kOnes, kOnes, kOnes, kOnes, kOnes}});
     writer_base_ = reader_base_ = reinterpret_cast<std::byte*>(lines_.data());
+    if (kind == memory::DomainKind::kMixed) {
+      constexpr std::uint64_t kEach = 1280;  // borders within blocks and runs
+      std::vector<memory::MixedDomain::Range> coherent;
+      for (std::uint64_t at = 0; at + kEach <= kPoolBytes; at += 2 * kEach)
+        coherent.push_back({writer_base_ + at, writer_base_ + at + kEach});
+      owned_ = std::make_unique<memory::MixedDomain>(std::move(coherent), std::move(owned_),
+                                                     memory::make_noncoherent_domain(isa));
+    }
+    writer_ = reader_ = owned_.get();
   }
 
   // What a device would reach; nothing in the lossy domain.

@@ -34,7 +34,6 @@ class ExpansionsTest : public testing::TestWithParam<DomainKind> {
  protected:
   void SetUp() override {
     Geometry shape;
-    shape.domain = GetParam();
     shape.block_bytes = kBlockBytes;
     shape.clients = 6;
     const Result<Geometry> first = with_capacity(shape, 100);
@@ -44,6 +43,8 @@ class ExpansionsTest : public testing::TestWithParam<DomainKind> {
     CreateOptions create;
     create.paths = {path("pool")};
     create.geometry = *geometry;
+    create.geometry.domain = GetParam();
+    if (GetParam() == DomainKind::kMixed) create.geometry.noncoherent_devices = 2;
     create.huge_pages = create.populate = false;
     Result<Pool> made = Pool::create(create);
     ASSERT_TRUE(made) << made.error().message;
@@ -446,7 +447,8 @@ TEST_P(ExpansionsTest, DevicesComeAndGoUnderAnEngineThatStoresAndReads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Domains, ExpansionsTest,
-                         testing::Values(DomainKind::kCoherent, DomainKind::kNoncoherent),
+                         testing::Values(DomainKind::kCoherent, DomainKind::kNoncoherent,
+                                         DomainKind::kMixed),
                          [](const auto& tested) {
                            return std::string(memory::domain_name(tested.param));
                          });
