@@ -107,7 +107,7 @@ class FreeHosts : public testing::TestWithParam<DomainKind> {};
 
 TEST_P(FreeHosts, ReadEachOthersBlocksUnderEvictionWithoutAWrongByte) {
   ReplayOptions options = on_hosts(3, 800);
-  options.domain = GetParam();
+  options.domain = memory::domain_name(GetParam());
   options.engines = 2;
   options.block_bytes = 4096;
   options.hosts.has_peers = true;

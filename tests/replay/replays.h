@@ -14,7 +14,7 @@ inline ReplayOptions conversation(memory::DomainKind domain, std::uint32_t engin
                                   std::uint64_t capacity_blocks, std::uint64_t block_bytes) {
   ReplayOptions options;
   options.trace = kConversation;
-  options.domain = domain;
+  options.domain = memory::domain_name(domain);
   options.engines = engines;
   options.capacity_blocks = capacity_blocks;
   options.block_bytes = block_bytes;

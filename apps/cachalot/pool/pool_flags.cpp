@@ -125,7 +125,7 @@ void add_geometry_flags(Command& app, GeometryFlags& flags) {
       "blocks beyond the capacity, for grants (default: 64 and 64 a client, at most 32 MiB a "
       "client "
       "and an eighth of the capacity)");
-  add("--domain", flags.domain, "NAME[,NAME…]",
+  add("--domain", flags.domain, "coherent|noncoherent[,…]",
       "coherent, or noncoherent: memory without cache coherence; or one for each device, a "
       "coherent "
       "one first: coherent,noncoherent (with --max-size the second is of all added devices)")

@@ -16,6 +16,7 @@
 #include "geometry/model.h"
 #include "memory/line.h"
 #include "model_flag.h"
+#include "pool/format/domains.h"
 #include "pool_flags.h"
 #include "replay_output.h"
 #include "storage_flags.h"
@@ -36,7 +37,6 @@ struct Flags {
   replay::ReplayOptions options;
   TraceFlags trace;
   std::string block_bytes, capacity, capacity_blocks;
-  std::string domain = "noncoherent";
   std::string speed = "max";
   std::string verify = "full";
   std::string json;
@@ -162,8 +162,10 @@ Result<replay::ReplayOptions> options_of(const Flags& flags) {
   CACHALOT_TRY(set_block_bytes(flags, options));
   CACHALOT_TRY(set_capacity(flags, options));
   CACHALOT_TRY_ASSIGN(options.speed, parse_speed(flags.speed));
-  options.domain =
-      flags.domain == "coherent" ? memory::DomainKind::kCoherent : memory::DomainKind::kNoncoherent;
+  pool::Geometry devices;
+  devices.devices = options.devices;
+  const Status has_domains = pool::set_domains(devices, options.domain);
+  if (!has_domains) return Error::make(Code::kInvalidArgument, "--%s", has_domains.error().message);
   const bool has_hosts = options.hosts.count != 0;
   options.engines = flags.engines != 0 ? flags.engines
                     : has_hosts        ? kDefaultHostEngines
@@ -312,9 +314,9 @@ void add_replay(Command& app, Chosen& chosen) {
       ->type_name(eviction::pool_policy_names("|"))
       ->capture_default_str();
   command
-      ->add_option("--domain", flags->domain,
-                   "coherent, or noncoherent: memory without cache coherence")
-      ->check(one_of({"coherent", "noncoherent"}))
+      ->add_option("--domain", options.domain,
+                   "noncoherent: memory without cache coherence; or one for each device")
+      ->type_name("coherent|noncoherent[,…]")
       ->capture_default_str();
   command->add_option("--devices", options.devices, "devices to interleave")
       ->transform(number(1, pool::kMaxDevices))

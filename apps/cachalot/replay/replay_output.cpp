@@ -264,7 +264,7 @@ void print_report(std::FILE* to, const ReplayOptions& options, const ReplayRepor
                base::counted(options.capacity_blocks, "block").c_str(),
                bytes_text(options.block_bytes).c_str(), bytes_text(report.pool_bytes).c_str(),
                base::counted(options.devices, "device").c_str(),
-               memory::domain_name(options.domain), options.policy.c_str());
+               options.domain.c_str(), options.policy.c_str());
   row(to, "hit rate",
       text("%.2f %% of blocks, %.2f %% of tokens", 100 * report.block_hit_rate,
            100 * report.token_hit_rate));
@@ -345,7 +345,7 @@ nlohmann::json to_json(const ReplayOptions& options, const ReplayReport& report)
       {"skipped_lines", report.skipped_lines},
       {"engines", options.all_engines()},
       {"per_engine", engines},
-      {"domain", memory::domain_name(options.domain)},
+      {"domain", options.domain},
       {"policy", options.policy},
       {"capacity_blocks", options.capacity_blocks},
       {"block_bytes", options.block_bytes},

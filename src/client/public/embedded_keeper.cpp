@@ -35,7 +35,7 @@ Result<pool::Geometry> pool_geometry_of(const KeeperOptions& options, std::uint3
                        pool::kMaxClients - 1);
   }
   pool::Geometry geometry;
-  CACHALOT_TRY(pool::set_domains(geometry, options.domain));
+  CACHALOT_TRY(pool::set_domains(geometry, options.domain.empty() ? "coherent" : options.domain));
   geometry.block_bytes = pool::padded_bytes(options.block_bytes);
   geometry.clients = clients + geometry.hosts;  // plus one operator slot per host
   geometry.note_bytes = pool::kDefaultNoteBytes;
@@ -72,9 +72,10 @@ Status check_same(const KeeperOptions& options, const pool::Geometry& found) {
   if (options.clients != 0 && options.clients != found.engine_clients()) {
     return differs("client slots", options.clients, found.engine_clients());
   }
+  if (options.domain.empty()) return {};
   pool::Geometry wanted = found;
   CACHALOT_TRY(pool::set_domains(wanted, options.domain));
-  if (options.domain.empty() || pool::domains_text(wanted) == pool::domains_text(found)) return {};
+  if (pool::domains_text(wanted) == pool::domains_text(found)) return {};
   return Error::make(Code::kInvalidArgument, "%.120s: exists with another domain: %s, not %s",
                      options.pool.c_str(), pool::domains_text(found).c_str(),
                      options.domain.c_str());

@@ -27,7 +27,7 @@ std::vector<std::string_view> split(std::string_view text) {
 }  // namespace
 
 Status set_domains(Geometry& geometry, std::string_view text) {
-  const std::vector<std::string_view> words = split(text.empty() ? kCoherent : text);
+  const std::vector<std::string_view> words = split(text);
   const std::size_t wanted = words_of(geometry);
   if (words.size() != 1 && wanted == 1) {
     return Error::make(Code::kInvalidArgument,

@@ -19,7 +19,7 @@
 namespace cachalot::pool {
 
 // Sets geometry.domain and geometry.noncoherent_devices. Devices and growable count.
-// @param  text  one word for all devices, or one for each, with commas; "": coherent
+// @param  text  one word for all devices, or one for each, with commas
 // @errors kInvalidArgument: no such word; more or fewer than devices; the first is not coherent, and another one is
 Status set_domains(Geometry& geometry, std::string_view text);
 

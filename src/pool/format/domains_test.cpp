@@ -18,7 +18,7 @@ TEST(DomainsTest, OneWordIsOfAllDevices) {
   ASSERT_TRUE(set_domains(geometry, "noncoherent"));
   EXPECT_EQ(geometry.domain, DomainKind::kNoncoherent);
   EXPECT_EQ(domains_text(geometry), "noncoherent");
-  ASSERT_TRUE(set_domains(geometry, ""));
+  ASSERT_TRUE(set_domains(geometry, "coherent"));
   EXPECT_EQ(domains_text(geometry), "coherent");
 }
 

@@ -6,6 +6,7 @@
 
 #include "eviction/policy_kind.h"
 #include "memory/line.h"
+#include "pool/format/domains.h"
 
 namespace cachalot::replay {
 namespace {
@@ -72,8 +73,8 @@ Result<pool::Geometry> pool_geometry(const ReplayOptions& options) {
   // A client holds at most its target, and as much again in flight to be published.
   const std::uint64_t held = (std::uint64_t{clients} * 2 + 1) * grant_target(options.block_bytes);
   pool::Geometry geometry;
-  geometry.domain = options.domain;
   geometry.devices = options.devices;
+  CACHALOT_TRY(pool::set_domains(geometry, options.domain));
   geometry.block_bytes = options.block_bytes;
   geometry.capacity_blocks = static_cast<std::uint32_t>(options.capacity_blocks);
   geometry.blocks = static_cast<std::uint32_t>(options.capacity_blocks + held);

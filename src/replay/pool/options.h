@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "memory/coherence.h"
 #include "node/archive/archive_options.h"
 #include "pool/format/format.h"
 #include "replay/pool/payload.h"
@@ -64,7 +63,7 @@ struct ReplayOptions {
   std::uint32_t engines = 2;  // of each host; 1 to kMaxEngines, as all of them together
   HostOptions hosts = {};
   std::uint32_t devices = 4;
-  memory::DomainKind domain = memory::DomainKind::kNoncoherent;
+  std::string domain = "noncoherent";  // as pool::set_domains() takes it
   std::string policy = "lru";
   std::string model;                 // goes into the namespace's fingerprint; may be empty
   std::uint64_t seed = 1;            // likewise: other seeds, other hashes and bytes
