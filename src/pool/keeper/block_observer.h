@@ -39,7 +39,11 @@ class BlockObserver {
 // All observers of a keeper. @threads the keeper's
 class BlockObservers {
  public:
-  void add(BlockObserver& observer) { observers_.push_back(&observer); }
+  // Again is no change, as is to remove what is not there.
+  void add(BlockObserver& observer) {
+    if (std::find(observers_.begin(), observers_.end(), &observer) == observers_.end())
+      observers_.push_back(&observer);
+  }
   void remove(BlockObserver& observer) { std::erase(observers_, &observer); }
   bool empty() const { return observers_.empty(); }
 

@@ -19,16 +19,6 @@ Contexts::Contexts(const Access& access, const KeeperOptions& options, const Rei
       contexts_(context_room(access)),
       kept_of_namespace_(kMaxNamespaces + 1) {}
 
-void Contexts::watch_removals(bool watches) {
-  if (watches == is_watching_) return;
-  is_watching_ = watches;
-  if (watches) {
-    directory_.observers().add(*this);
-  } else {
-    directory_.observers().remove(*this);
-  }
-}
-
 void Contexts::serve(std::uint32_t client, const ContextPayload& wanted) {
   Result<ContextAnswer> answer = Error::make(Code::kInvalidArgument, "context");
   if (namespaces_.is_known(wanted.namespace_id) && wanted.ttl_s <= kMostContextSeconds) {
@@ -109,7 +99,8 @@ void Contexts::begin(Context& context, const ContextLine& line, std::uint32_t bl
     if (kept_[at]++ == 0) ++kept_of_namespace_[context.line.namespace_id];
   }
   ++tails_[block];
-  watch_removals(true);
+  // Only while there are contexts: each observer costs every touch a call.
+  directory_.observers().add(*this);
   evictor_.keep(block);
   publish(context);
 }
@@ -159,7 +150,7 @@ void Contexts::adopt() {
 void Contexts::expire(std::uint64_t now_ns) {
   constexpr std::uint64_t kIntervalNs = 1'000'000'000;
   if (tails_.empty())
-    return watch_removals(false);  // not in end(), which an observer's call may make
+    return directory_.observers().remove(*this);  // not in end(), which an observer's call may make
   if (now_ns < next_look_ns_) return;
   next_look_ns_ = now_ns + kIntervalNs;
   const std::uint64_t now_s = now_unix_s();

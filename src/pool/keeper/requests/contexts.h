@@ -34,7 +34,7 @@ class Contexts final : public BlockObserver {
   Contexts(const Access& access, const KeeperOptions& options, const Reign& reign,
            const Namespaces& namespaces, const BlockTable& table, DirectoryWriter& directory,
            Evictor& evictor, rpc::Server& server);
-  ~Contexts() override { watch_removals(false); }
+  ~Contexts() override { directory_.observers().remove(*this); }
   Contexts(const Contexts&) = delete;
   Contexts& operator=(const Contexts&) = delete;
 
@@ -65,8 +65,6 @@ class Contexts final : public BlockObserver {
   void begin(Context& context, const ContextLine& line, std::uint32_t block);
   void end(Context& context);
   void publish(const Context& context) const;
-  // Only while there are contexts: each observer costs every touch a call.
-  void watch_removals(bool watches);
 
   const Access& access_;
   const KeeperOptions& options_;
@@ -80,7 +78,6 @@ class Contexts final : public BlockObserver {
   std::unordered_map<std::uint32_t, std::uint32_t> tails_;  // contexts of each block
   std::unordered_map<std::uint32_t, std::uint32_t> kept_;
   std::vector<std::uint64_t> kept_of_namespace_;  // blocks of kept_, by id
-  bool is_watching_ = false;
   std::uint32_t created_ = 0;
   std::uint64_t next_look_ns_ = 0;
 };

@@ -18,16 +18,6 @@ Retained::Retained(const KeeperOptions& options, const Namespaces& namespaces, B
   evictor_.set_last_resort([this] { return give_way(); });
 }
 
-void Retained::watch_removals(bool watches) {
-  if (watches == is_watching_) return;
-  is_watching_ = watches;
-  if (watches) {
-    directory_.observers().add(*this);
-  } else {
-    directory_.observers().remove(*this);
-  }
-}
-
 void Retained::serve(std::uint32_t client, const ContextPayload& wanted) {
   if (!namespaces_.is_known(wanted.namespace_id) || wanted.ttl_s > kMostContextSeconds)
     return refuse(server_, client, Code::kInvalidArgument);
@@ -63,7 +53,7 @@ void Retained::begin(std::uint64_t name, std::uint32_t block, std::uint64_t ends
   const auto place = std::prev(sessions_.end());
   by_name_[name] = place;
   tails_.emplace(block, place);
-  watch_removals(true);
+  directory_.observers().add(*this);
   evictor_.retain(block);
 }
 
@@ -98,7 +88,7 @@ void Retained::on_removed(std::uint32_t block, const BlockHash&) {
 void Retained::expire(std::uint64_t now_ns) {
   constexpr std::uint64_t kIntervalNs = 1'000'000'000;
   if (sessions_.empty())
-    return watch_removals(false);  // not in end(), which an observer's call may make
+    return directory_.observers().remove(*this);  // not in end(), which an observer's call may make
   if (now_ns < next_look_ns_) return;
   next_look_ns_ = now_ns + kIntervalNs;
   const std::uint64_t now_s = options_.unix_s ? options_.unix_s() : 0;

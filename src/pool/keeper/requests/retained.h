@@ -33,7 +33,7 @@ class Retained final : public BlockObserver {
 
   Retained(const KeeperOptions& options, const Namespaces& namespaces, Blocks& blocks,
            DirectoryWriter& directory, Evictor& evictor, rpc::Server& server);
-  ~Retained() override { watch_removals(false); }
+  ~Retained() override { directory_.observers().remove(*this); }
   Retained(const Retained&) = delete;
   Retained& operator=(const Retained&) = delete;
 
@@ -59,7 +59,6 @@ class Retained final : public BlockObserver {
   // @param is_removed  its last block is not in the tree any more
   Sessions::iterator end(Sessions::iterator session, bool is_removed);
   bool give_way();
-  void watch_removals(bool watches);
 
   const KeeperOptions& options_;
   const Namespaces& namespaces_;
@@ -71,7 +70,6 @@ class Retained final : public BlockObserver {
   std::unordered_map<std::uint64_t, Sessions::iterator> by_name_;
   std::unordered_multimap<std::uint32_t, Sessions::iterator> tails_;
   std::unordered_map<std::uint32_t, std::uint32_t> held_;
-  bool is_watching_ = false;
   std::uint64_t next_look_ns_ = 0;
 };
 
