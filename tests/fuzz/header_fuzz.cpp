@@ -24,6 +24,13 @@ void check_layout(const Geometry& g, const Layout& layout) {
   CACHALOT_CHECK(layout.client_line(g.clients) <= layout.doorbell_page);
   CACHALOT_CHECK(layout.request_ring(g.clients) <= layout.directory);
   CACHALOT_CHECK(layout.entry(g.directory_slots) <= layout.notes);
+  CACHALOT_CHECK(layout.data_offset <= g.device_bytes);
+  if (g.growable) {  // it has addresses for more than its device has bytes
+    CACHALOT_CHECK(std::uint64_t{layout.first_blocks} * g.block_bytes <=
+                   g.device_bytes - layout.data_offset);
+    return;
+  }
+  CACHALOT_CHECK(layout.first_blocks == g.blocks);
   CACHALOT_CHECK(layout.data_bytes_per_device <= g.device_bytes);
   CACHALOT_CHECK(layout.data_offset <= g.device_bytes - layout.data_bytes_per_device);
   CACHALOT_CHECK(layout.other_data_offset <= g.device_bytes - layout.data_bytes_per_device);
@@ -31,7 +38,9 @@ void check_layout(const Geometry& g, const Layout& layout) {
 
 void check_blocks(const Access& access) {
   const Geometry& g = access.geometry;
-  for (const std::uint32_t block : {0u, g.blocks / 2, g.blocks - 1}) {
+  const std::uint32_t blocks = access.layout.first_blocks;
+  CACHALOT_CHECK(blocks != 0 && blocks <= g.blocks);
+  for (const std::uint32_t block : {0u, blocks / 2, blocks - 1}) {
     std::uint64_t bytes = 0;
     access.interleave.for_each_extent(
         std::uint64_t{block} * g.block_bytes, g.block_bytes,
