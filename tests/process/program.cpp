@@ -67,9 +67,9 @@ int become(const Arguments& arguments, int in, int out, int err, const RunOption
   return kNotStarted;
 }
 
-// Waits for the end, with the patience of a slow machine under sanitizers.
+// Waits for the end, with the patience of a slow machine under sanitizers, or of a core that many others use.
 Outcome outcome_of(os::Child& child, int out, int err) {
-  constexpr std::uint64_t kPatienceMs = 120'000;
+  constexpr std::uint64_t kPatienceMs = 480'000;
   const auto ended = child.wait_for(kPatienceMs);
   EXPECT_TRUE(ended && ended->has_value()) << "the program runs on and on";
   if (!ended || !ended->has_value()) child.send(SIGKILL);
