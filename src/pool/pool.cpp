@@ -7,6 +7,7 @@
 #include "pool/expansion/expansion_device.h"
 #include "pool/expansion/occupied.h"
 #include "pool/format/lock_bytes.h"
+#include "pool/keeper/takeover/added_devices.h"
 #include "pool/making.h"
 
 namespace cachalot::pool {
@@ -141,6 +142,10 @@ Status Pool::serve(PoolKeeper& standby, Succession succession) {
   CACHALOT_TRY(standby.announce(keeper_areas(), succession));
   maker_lock_.reset();
   return standby.take_over(keeper_areas());
+}
+
+Status Pool::check_added_devices() const {
+  return pool::check_added_devices(access());
 }
 
 Result<PoolClient> Pool::attach(ClientOptions options, std::optional<std::uint32_t> slot) {

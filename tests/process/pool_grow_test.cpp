@@ -2,8 +2,11 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <thread>
 
 #include "program.h"
 
@@ -151,7 +154,10 @@ TEST_F(PoolGrow, ADeviceThatWasLostIsAddedAgainEmpty) {
     expect_done(run({"stop", pool}));
   }
   std::filesystem::remove(path("more"));
-  Serving keeper({"serve", pool});
+  expect_error(run({"serve", pool}), 3,
+               {path("more"), "No such file", "put it back", "--without-lost-devices"});
+  const std::string config = write("config", "without-lost-devices = true\n");
+  Serving keeper({"serve", pool, "--config", config});
   ASSERT_TRUE(keeper.is_ready());
   EXPECT_EQ(run({"pool", "info", pool, "--json", "-"}).json()["geometry"]["added_devices"].size(),
             0u);
@@ -162,6 +168,65 @@ TEST_F(PoolGrow, ADeviceThatWasLostIsAddedAgainEmpty) {
   std::filesystem::remove(path("more"));
   expect_done(run({"pool", "shrink", pool, "--device", path("more")}));
   expect_done(run({"pool", "fsck", pool}));
+}
+
+class StandbyOfAPoolThatHasGrown : public PoolGrow {
+ protected:
+  void SetUp() override {
+    pool_ = create_growable();
+    keeper_.emplace(Arguments{"serve", pool_});
+    ASSERT_TRUE(keeper_->is_ready());
+    expect_done(run({"pool", "grow", pool_, "--device", path("more"), "--size", "18MiB"}));
+    grown_ = capacity(pool_);
+    std::filesystem::rename(path("more"), path("elsewhere"));
+  }
+  void kill_keeper() {
+    keeper_->send(SIGKILL);
+    (void)keeper_->wait();
+  }
+  std::string pool_;
+  std::optional<Serving> keeper_;
+  std::uint64_t grown_ = 0;
+};
+
+TEST_F(StandbyOfAPoolThatHasGrown, WaitsForADeviceThatItCannotOpen) {
+  Running standby({"serve", pool_, "--standby", "--wait-for-devices", "0"});
+  ASSERT_TRUE(standby.says("standby"));
+  kill_keeper();
+  const auto says = [&](const std::string& text) {
+    return run({"pool", "info", pool_, "--json", "-"}).json()["keeper"]["state"] == text;
+  };
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_TRUE(says("none"));
+  std::filesystem::rename(path("elsewhere"), path("more"));
+  ASSERT_TRUE(standby.says("ready"));
+  EXPECT_EQ(capacity(pool_), grown_);
+  standby.send(SIGTERM);
+  const Outcome ended = standby.wait();
+  EXPECT_NE(ended.err.find("cannot open a device of the pool"), std::string::npos) << ended.err;
+  EXPECT_NE(ended.err.find("waits: an added device cannot be used"), std::string::npos)
+      << ended.err;
+}
+
+TEST_F(StandbyOfAPoolThatHasGrown, DoesNotWaitForEver) {
+  Running standby({"serve", pool_, "--standby", "--wait-for-devices", "1"});
+  ASSERT_TRUE(standby.says("standby"));
+  kill_keeper();
+  ASSERT_TRUE(standby.says("ready"));
+  EXPECT_LT(capacity(pool_), grown_);
+  standby.send(SIGTERM);
+  const Outcome ended = standby.wait();
+  EXPECT_NE(ended.err.find("goes on without 1 of the pool's 1 added devices"), std::string::npos)
+      << ended.err;
+}
+
+TEST_F(StandbyOfAPoolThatHasGrown, DoesNotWaitIfItWasTold) {
+  Running standby(
+      {"serve", pool_, "--standby", "--wait-for-devices", "0", "--without-lost-devices"});
+  ASSERT_TRUE(standby.says("standby"));
+  kill_keeper();
+  ASSERT_TRUE(standby.says("ready"));
+  EXPECT_LT(capacity(pool_), grown_);
 }
 
 }  // namespace

@@ -108,6 +108,7 @@ Result<std::uint32_t> take_over_and_mend(const std::vector<std::string>& paths,
   KeeperOptions keeper_options;
   keeper_options.verify_payloads = options.payloads;
   keeper_options.host = options.host;
+  keeper_options.without_lost_devices = true;
   CACHALOT_TRY_ASSIGN(PoolKeeper keeper, pool.serve(std::move(keeper_options)));
   keeper.keeper().stop();
   // The keeper still has the lock of its area, so no other one begins meanwhile.

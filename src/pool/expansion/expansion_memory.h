@@ -25,8 +25,10 @@ class ExpansionMemory {
   virtual std::uint32_t follow(const Access& access, std::uint32_t area, std::uint32_t epoch) = 0;
 
   // For the keeper, which decides: maps these, in this order.
+  // @param  why_not  of the first one that is not
   // @return how many of them, from the first on, are mapped now
-  virtual std::size_t map(const Access& access, std::span<const Expansion> expansions) = 0;
+  virtual std::size_t map(const Access& access, std::span<const Expansion> expansions,
+                          Status& why_not) = 0;
 
   // Writes what is mapped back to its devices, and waits. @errors as os::flush_to_file
   virtual Status flush() = 0;

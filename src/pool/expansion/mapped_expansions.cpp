@@ -22,7 +22,13 @@ std::uint32_t MappedExpansions::follow(const Access& access, std::uint32_t area,
     return accessible_;
   const std::optional<ExpansionTable> table = read_table(access, area, epoch);
   if (!table || table->version < version_) return access.layout.first_blocks;
-  const bool is_whole = map_locked(access, table->expansions) == table->expansions.size();
+  Status why_not;
+  const bool is_whole = map_locked(access, table->expansions, why_not) == table->expansions.size();
+  static base::RareLine line;  // it is tried once a second
+  if (!is_whole && line.is_due()) {
+    base::log(base::LogLevel::kWarn, "pool", "a device of the pool cannot be used here: %s",
+              why_not.error().message);
+  }
   version_ = table->version;
   retry_at_ns_ = is_whole ? 0 : base::SteadyClock::read() + kRetryNs;
   std::vector<Expansion> there;
@@ -31,14 +37,15 @@ std::uint32_t MappedExpansions::follow(const Access& access, std::uint32_t area,
   return accessible_;
 }
 
-std::size_t MappedExpansions::map(const Access& access, std::span<const Expansion> expansions) {
+std::size_t MappedExpansions::map(const Access& access, std::span<const Expansion> expansions,
+                                  Status& why_not) {
   const std::lock_guard lock(mutex_);
   version_ = 0;
-  return map_locked(access, expansions);
+  return map_locked(access, expansions, why_not);
 }
 
 std::size_t MappedExpansions::map_locked(const Access& access,
-                                         std::span<const Expansion> expansions) {
+                                         std::span<const Expansion> expansions, Status& why_not) {
   std::size_t same = 0;
   // By the serial, whatever name the device has.
   while (same < std::min(mapped_.size(), expansions.size()) &&
@@ -46,14 +53,8 @@ std::size_t MappedExpansions::map_locked(const Access& access,
     ++same;
   mapped_.resize(same);
   for (; same < expansions.size(); ++same) {
-    const Status status = map_next(access, expansions[same]);
-    if (status) continue;
-    static base::RareLine line;  // it is tried once a second
-    if (line.is_due()) {
-      base::log(base::LogLevel::kWarn, "pool", "a device of the pool cannot be used here: %s",
-                status.error().message);
-    }
-    break;
+    why_not = map_next(access, expansions[same]);
+    if (!why_not) break;
   }
   return same;
 }

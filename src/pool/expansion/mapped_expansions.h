@@ -35,7 +35,8 @@ class MappedExpansions final : public ExpansionMemory {
       : base_(base), read_only_(read_only), owners_(owners) {}
 
   std::uint32_t follow(const Access& access, std::uint32_t area, std::uint32_t epoch) override;
-  std::size_t map(const Access& access, std::span<const Expansion> expansions) override;
+  std::size_t map(const Access& access, std::span<const Expansion> expansions,
+                  Status& why_not) override;
   Status flush() override;
   Result<Expansion> look_at(const Access& access, const std::string& path) const override;
 
@@ -51,7 +52,8 @@ class MappedExpansions final : public ExpansionMemory {
     Range range;
   };
 
-  std::size_t map_locked(const Access& access, std::span<const Expansion> expansions);
+  std::size_t map_locked(const Access& access, std::span<const Expansion> expansions,
+                         Status& why_not);
   Status map_next(const Access& access, const Expansion& expansion);
 
   std::byte* const base_;

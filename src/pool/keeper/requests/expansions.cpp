@@ -22,14 +22,13 @@ void Expansions::adopt() {
               "`cachalot pool grow` adds the devices again, empty");
   }
   if (table) table_ = *table;
-  const std::size_t there = access_.expansions->map(access_, table_.expansions);
+  Status why_not;
+  const std::size_t there = access_.expansions->map(access_, table_.expansions, why_not);
   if (there < table_.expansions.size()) {
-    base::log(
-        base::LogLevel::kError, "keeper",
-        "%zu of the pool's %zu added devices cannot be mapped, from %.200s on: their blocks are "
-        "lost; `cachalot pool grow` adds the devices again, empty",
-        table_.expansions.size() - there, table_.expansions.size(),
-        table_.expansions[there].path.c_str());
+    base::log(base::LogLevel::kError, "keeper",
+              "goes on without %zu of the pool's %zu added devices, from this one on: %s; their "
+              "blocks are lost; `cachalot pool grow` adds the devices again, empty",
+              table_.expansions.size() - there, table_.expansions.size(), why_not.error().message);
     table_.expansions.resize(there);
     table_.leaving = kNoBlock;
   }
@@ -107,9 +106,10 @@ Status Expansions::add(const std::string& path, const PoolId& serial) {
                        path.c_str());
   }
   table_.expansions.push_back({found.serial, found.bytes, path});
-  if (access_.expansions->map(access_, table_.expansions) != table_.expansions.size()) {
+  Status why_not;
+  if (access_.expansions->map(access_, table_.expansions, why_not) != table_.expansions.size()) {
     table_.expansions.pop_back();
-    return Error::make(Code::kIo, "%.200s: cannot be mapped", path.c_str());
+    return Error::make(Code::kIo, "cannot be mapped: %.200s", why_not.error().message);
   }
   publish(table_.expansions.size() - 1);
   base::reach(FailPoint::kExpansionNamed);

@@ -54,13 +54,13 @@ class ExpansionsTest : public testing::TestWithParam<DomainKind> {
 
   std::string path(const std::string& name) const { return scratch_.path(name); }
 
-  void start_keeper() {
+  void start_keeper(const KeeperOptions& options = {}) {
     stop_ = false;
     std::atomic<bool> ready{false};
     // A keeper that takes over is another process: it has mapped nothing yet.
     keeper_pool_.emplace(open());
-    keeper_ = std::thread([this, &ready] {
-      Result<PoolKeeper> keeper = keeper_pool_->serve({});
+    keeper_ = std::thread([this, &ready, &options] {
+      Result<PoolKeeper> keeper = keeper_pool_->serve(options);
       EXPECT_TRUE(keeper) << keeper.error().message;
       ready = true;
       if (!keeper) return;
@@ -228,8 +228,26 @@ TEST_P(ExpansionsTest, ADeviceThatIsGoneAtATakeoverTakesOnlyItsOwnBlocks) {
     writer.put(1, 600);
   }
   stop_keeper();
-  std::filesystem::remove(two.path);
+  std::filesystem::rename(two.path, path("elsewhere"));
+  // Without an order it changes nothing: the blocks are there when the device is.
+  for (int attempt = 0; attempt < 6; ++attempt) {
+    Pool pool = open();
+    const KeeperView before = pool.state().read_keepers();
+    const Result<PoolKeeper> refused = pool.serve({});
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Code::kIo);
+    EXPECT_NE(std::string(refused.error().message).find(two.path), std::string::npos);
+    EXPECT_EQ(pool.state().read_keepers().epoch, before.epoch);
+  }
+  std::filesystem::rename(path("elsewhere"), two.path);
   start_keeper();
+  {
+    const Process reader = process();
+    EXPECT_EQ(reader.read(1, 600), 600u);
+  }
+  stop_keeper();
+  std::filesystem::remove(two.path);
+  start_keeper({.without_lost_devices = true});
   const Process again = process();
   EXPECT_EQ(again.pool.state().capacity_blocks(), with_one);
   EXPECT_LE(again.read(1, 600), with_one);
