@@ -1,6 +1,7 @@
 #include "pool/expansion/expansion_device.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -31,7 +32,9 @@ memory::SealedRegion region_at(const Access& access, std::byte* base) {
 // What is there is never cut or extended, so it says how many bytes it has.
 Result<os::SharedFile> take_or_make(const std::string& path, std::uint64_t bytes) {
   CACHALOT_TRY_ASSIGN(const auto part, os::parse_file_part(path));
-  if (bytes == 0 || part) {
+  struct stat named {};
+  const bool is_device = stat(path.c_str(), &named) == 0 && S_ISCHR(named.st_mode);
+  if (bytes == 0 || part || is_device) {
     CACHALOT_TRY_ASSIGN(os::SharedFile there, os::SharedFile::open(path));
     CACHALOT_TRY(check_unoccupied(path, 0));
     if (there.kind() != os::FileKind::kDevdax && !there.is_part()) {
