@@ -116,11 +116,18 @@ Status Pool::remove() {
   CACHALOT_TRY_ASSIGN(const os::FileLock succession, keeper_areas().lock_succession());
   CACHALOT_TRY_ASSIGN(const std::vector<os::FileLock> locks, keeper_areas().lock_all());
   CACHALOT_TRY(check_still_there());
-  const std::optional<ExpansionTable> added = state().read_expansions();
+  // Lost ones, too: some may be there.
+  std::vector<Expansion> added;
+  if (std::optional<ExpansionTable> table = state().read_expansions()) {
+    added = std::move(table->expansions);
+    added.insert(added.end(), table->lost.begin(), table->lost.end());
+  }
   Status removed = mapped_.remove();
-  for (std::size_t i = 0; added && i < added->expansions.size(); ++i) {
-    const Status disposed = dispose_of_expansion(access(), added->expansions[i]);
-    const bool is_gone = !disposed && disposed.error().code == Code::kNotFound;
+  for (const Expansion& device : added) {
+    const Status disposed = dispose_of_expansion(access(), device);
+    // Nothing of this pool is there.
+    const bool is_gone = !disposed && (disposed.error().code == Code::kNotFound ||
+                                       disposed.error().code == Code::kInvalidArgument);
     if (removed && !is_gone) removed = disposed;
   }
   return removed;

@@ -183,6 +183,9 @@ Result<pool::Expansion> find_device(const GrowOptions& options, const pool::Pool
   for (std::size_t i = 0; table && i < table->expansions.size(); ++i) {
     if (table->expansions[i].path == device) return table->expansions[i];
   }
+  for (std::size_t i = 0; table && i < table->lost.size(); ++i) {
+    if (table->lost[i].path == device) return table->lost[i];
+  }
   CACHALOT_TRY_ASSIGN(
       pool::ExpansionFile there,
       pool::open_expansion(pool.access(), device, os::Access::kReadOnly, os::Owners::kAny));
@@ -247,7 +250,8 @@ Status shrink(const GrowOptions& options) {
   }
   if (!answer) return answer.error();
   const Status removed = pool::dispose_of_expansion(attached.pool.access(), device);
-  if (!removed && removed.error().code != Code::kNotFound) {
+  const bool is_another = !removed && removed.error().code == Code::kInvalidArgument;
+  if (!removed && !is_another && removed.error().code != Code::kNotFound) {
     return Error::make(removed.error().code, "the pool has given it up, remove it: %s",
                        removed.error().message);
   }

@@ -111,6 +111,57 @@ Result<ExpansionFile> open_expansion(const Access& access, const std::string& pa
   return ExpansionFile{std::move(file), std::move(found)};
 }
 
+Result<ExpansionFile> open_named(const Access& access, const Expansion& named, os::Access may,
+                                 os::Owners owners) {
+  CACHALOT_TRY_ASSIGN(ExpansionFile there, open_expansion(access, named.path, may, owners));
+  if (there.expansion.serial == named.serial && there.expansion.bytes == named.bytes) return there;
+  return Error::make(Code::kStale, "%.200s: has another use since it was added to the pool",
+                     named.path.c_str());
+}
+
+std::optional<Error> find_loss(const Access& access, const Expansion& named) {
+  const Result<ExpansionFile> there =
+      open_named(access, named, os::Access::kReadOnly, os::Owners::kAny);
+  if (there) return {};
+  switch (there.error().code) {
+    case Code::kInvalidArgument:
+    case Code::kBadInput:
+    case Code::kNotAPool:
+    case Code::kVersionMismatch:
+    case Code::kNotFound:
+    case Code::kCorrupt:
+    case Code::kStale:
+      return there.error();
+    default:
+      return {};
+  }
+}
+
+bool has_serial_of(const Access& access, const Expansion& named) {
+  const auto file = os::SharedFile::open(named.path, os::Access::kReadOnly, os::Owners::kAny);
+  if (!file || file->bytes() < expansion_file_bytes(named.bytes)) return false;
+  const Result<os::Mapping> mapping = map_header(*file, true);
+  SerialLine line{};
+  return mapping && region_at(access, mapping->data()).read_as(kSerialLine, line) &&
+         PoolId{line.serial_low, line.serial_high} == named.serial && line.bytes == named.bytes;
+}
+
+Status write_expansion_header(const Access& access, const Expansion& named) {
+  CACHALOT_TRY_ASSIGN(const os::SharedFile file,
+                      os::SharedFile::open(named.path, os::Access::kReadWrite, os::Owners::kAny));
+  CACHALOT_TRY_ASSIGN(const os::Mapping mapping, map_header(file, false));
+  write_header(access.domain(), mapping.data(), {access.id, access.geometry, kExpansionIndex, 0});
+  access.domain().complete();
+  return {};
+}
+
+Error is_no_first_device(const std::string& path) {
+  return Error::make(
+      Code::kInvalidArgument,
+      "%.120s: was added to a pool by `cachalot pool grow`: give the pool's first device",
+      path.c_str());
+}
+
 Status dispose_of_expansion(const Access& access, const Expansion& expansion) {
   CACHALOT_TRY_ASSIGN(
       const ExpansionFile there,

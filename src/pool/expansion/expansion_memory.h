@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -32,6 +33,9 @@ class ExpansionMemory {
 
   // Writes what is mapped back to its devices, and waits. @errors as os::flush_to_file
   virtual Status flush() = 0;
+
+  // One of these, as map() has mapped them, whose path does not lead to it any more. @cost looking each path up
+  virtual std::optional<std::string> find_removed(std::span<const Expansion> expansions) const = 0;
 
   // What the device at `path` says of itself.
   // @errors as os::SharedFile::open; kInvalidArgument: it was not prepared for this pool

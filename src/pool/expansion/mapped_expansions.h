@@ -9,6 +9,8 @@
 //   2. `version_` is that of the table that mapped_ was last compared with; 0: none.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -38,6 +40,7 @@ class MappedExpansions final : public ExpansionMemory {
   std::size_t map(const Access& access, std::span<const Expansion> expansions,
                   Status& why_not) override;
   Status flush() override;
+  std::optional<std::string> find_removed(std::span<const Expansion> expansions) const override;
   Result<Expansion> look_at(const Access& access, const std::string& path) const override;
 
   // From now on, and of what is mapped. While there is a listener, no other device takes the place of one that it was
@@ -50,6 +53,9 @@ class MappedExpansions final : public ExpansionMemory {
   struct Mapped {
     Expansion expansion;
     Range range;
+    std::string file;  // and what it named
+    dev_t device;
+    ino_t inode;
   };
 
   std::size_t map_locked(const Access& access, std::span<const Expansion> expansions,

@@ -257,6 +257,40 @@ TEST_P(ExpansionsTest, ADeviceThatIsGoneAtATakeoverTakesOnlyItsOwnBlocks) {
   EXPECT_EQ(again.pool.state().capacity_blocks(), with_one + kPartBlocks);
 }
 
+TEST_P(ExpansionsTest, LostDevicesAreRememberedAsLongAsThereAreRows) {
+  const auto add = [this](const Process& by, const std::string& name) {
+    const Expansion made = prepare(name.c_str(), kStripeBytes);
+    const Result<ExpansionAnswer> answer = by.requests().add_expansion(made.path, made.serial);
+    EXPECT_TRUE(answer) << (answer ? "" : answer.error().message);
+    return made;
+  };
+  std::vector<Expansion> lost;
+  {
+    const Process client = process();
+    for (int i = 0; i < 16; ++i) lost.push_back(add(client, "a" + std::to_string(i)));
+  }
+  stop_keeper();
+  std::filesystem::remove(lost[0].path);
+  start_keeper({.without_lost_devices = true});
+  const Process client = process();
+  const auto table = [&] { return *client.pool.state().read_expansions(); };
+  EXPECT_EQ(table().expansions.size(), 0u);
+  EXPECT_EQ(table().lost, lost);
+  std::vector<Expansion> added;
+  for (int i = 0; i < 15; ++i) added.push_back(add(client, "b" + std::to_string(i)));
+  EXPECT_EQ(table().expansions, added);
+  EXPECT_EQ(table().lost, lost);
+  added.push_back(add(client, "c"));  // in the row of the last one
+  lost.pop_back();
+  EXPECT_EQ(table().expansions, added);
+  EXPECT_EQ(table().lost, lost);
+  ASSERT_TRUE(client.requests().give_up_expansion(lost[3].serial));
+  lost.erase(lost.begin() + 3);
+  EXPECT_EQ(table().expansions, added);
+  EXPECT_EQ(table().lost, lost);
+  EXPECT_EQ(client.requests().give_up_expansion({7, 7}).error().code, Code::kNotFound);
+}
+
 TEST_P(ExpansionsTest, WhatAClientHoldsInAdvanceKeepsADeviceUntilItIsReturned) {
   const Process idle = process(), other = process();
   const Expansion device = grow(other, "more");

@@ -103,6 +103,9 @@ class Keeper {
     dispatcher_.set_max_grants(max_grants);
   }
 
+  // About once a second.
+  void look_after_names() { dispatcher_.expansions().look_after_names(); }
+
   // True once a client has asked the keeper to end.
   bool stop_requested() const { return dispatcher_.stop_requested(); }
   // True once another keeper rules: this one came too late, and does nothing any more.
