@@ -14,6 +14,7 @@
 #include "base/utf8.h"
 #include "command_tree.h"
 #include "companions.h"
+#include "help.h"
 
 namespace cachalot::apps {
 namespace {
@@ -97,12 +98,11 @@ std::string reference_to(const CLI::App* command) {
 
 // "-h,--help" in bold, with what the help says of its value.
 std::string head_of(const CLI::Option& option, bool is_positional) {
-  const CLI::Formatter help;
   std::string head;
   std::istringstream names(option.get_name(is_positional, !is_positional));
   for (std::string name; std::getline(names, name, ',');)
     head += (head.empty() ? "" : ", ") + bold(name);
-  return head + as_troff(help.make_option_opts(&option));
+  return head + as_troff(values_of(option, is_positional));
 }
 
 void add_flags_of(Page& page, const CLI::App& command) {
@@ -110,7 +110,7 @@ void add_flags_of(Page& page, const CLI::App& command) {
       command.get_options([](const CLI::Option* option) { return option->get_positional(); });
   if (!arguments.empty()) page.section("ARGUMENTS");
   for (const CLI::Option* option : arguments)
-    page.item(head_of(*option, true), option->get_description());
+    page.item(head_of(*option, true), description_of(*option, true));
   page.section("OPTIONS");
   for (const std::string& group : command.get_groups()) {
     if (group.empty()) continue;  // hidden
@@ -120,7 +120,7 @@ void add_flags_of(Page& page, const CLI::App& command) {
         });
     if (!flags.empty() && group != "Options") page.part(group);
     for (const CLI::Option* option : flags)
-      page.item(head_of(*option, false), option->get_description());
+      page.item(head_of(*option, false), description_of(*option, false));
   }
 }
 

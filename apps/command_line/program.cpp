@@ -21,6 +21,7 @@
 
 #include "base/words.h"
 #include "command_tree.h"
+#include "help.h"
 #include "manual.h"
 #include "os/memory.h"
 
@@ -124,6 +125,7 @@ int print_next_words(CLI::App& app, int argc, char** argv) {
 
 int run(const Program& program, int argc, char** argv) {
   CLI::App app(program.description, program.name);
+  app.formatter(std::make_shared<HelpFormatter>());
   app.set_version_flag("--version", program.version);
   Chosen chosen;
   app.footer(program.footer);

@@ -96,6 +96,8 @@ void add_keeper(nb::module_& module) {
       "policy: the eviction policy, as for `cachalot serve --policy`\n"
       "allow_foreign_pool: as for Client, of a pool that exists\n"
       "keep_pool: stop() leaves the pool to the next keeper\n"
+      "without_lost_devices: give devices up, with their blocks, that were added to the\n"
+      "    pool and cannot be opened\n"
       "\n"
       "Raises BusyError: the pool has a keeper, or another process has not finished\n"
       "creating it within two seconds; NoSpaceError; InvalidArgumentError: a value that\n"
@@ -106,7 +108,7 @@ void add_keeper(nb::module_& module) {
           [](KeeperObject* self, const nb::object& pool, nb::handle block_bytes,
              nb::handle capacity_blocks, nb::handle clients, const std::string& domain,
              const std::string& policy, bool allow_foreign_pool, bool keep_pool,
-             nb::handle size_bytes) {
+             nb::handle size_bytes, bool without_lost_devices) {
             KeeperOptions options;
             options.pool = path(pool, "pool");
             options.block_bytes = whole_number(block_bytes, "block_bytes", ~std::uint64_t{0});
@@ -118,16 +120,19 @@ void add_keeper(nb::module_& module) {
             options.policy = policy;
             options.allow_foreign_pool = allow_foreign_pool;
             options.keep_pool = keep_pool;
+            options.without_lost_devices = without_lost_devices;
             new (self) KeeperObject(options);
           },
           nb::kw_only(), nb::arg("pool"), nb::arg("block_bytes") = 0,
           nb::arg("capacity_blocks") = 0, nb::arg("clients") = 0, nb::arg("domain") = "",
           nb::arg("policy") = "lru", nb::arg("allow_foreign_pool") = false,
           nb::arg("keep_pool") = false, nb::arg("size_bytes") = 0,
+          nb::arg("without_lost_devices") = false,
           nb::sig("def __init__(self, *, pool: str | os.PathLike[str], block_bytes: int = 0, "
                   "capacity_blocks: int = 0, "
                   "clients: int = 0, domain: str = '', policy: str = 'lru', allow_foreign_pool: "
-                  "bool = False, keep_pool: bool = False, size_bytes: int = 0) -> None"))
+                  "bool = False, keep_pool: bool = False, size_bytes: int = 0, "
+                  "without_lost_devices: bool = False) -> None"))
       .def_prop_ro("pool", &KeeperObject::pool, "The pool's path.")
       .def("stop", &KeeperObject::stop,
            "Stops the keeper. Removes the pool's files if this keeper created them and they\n"

@@ -136,6 +136,9 @@ typedef struct cachalot_keeper_options {
   uint32_t keep_pool;
   /* instead of capacity_blocks: what the pool takes in all */
   uint64_t size_bytes;
+  /* not 0: devices that were added to a pool and cannot be opened are given up with their blocks */
+  uint32_t without_lost_devices;
+  uint32_t reserved;
 } cachalot_keeper_options;
 
 /* Creates the pool if it does not exist, and serves it on a background thread until cachalot_keeper_stop(). */

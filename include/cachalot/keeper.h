@@ -26,12 +26,15 @@ struct KeeperOptions {
   std::string policy = "lru";
   bool allow_foreign_pool = false;  // as in ClientOptions, of a pool that is there
   bool keep_pool = false;           // stop() leaves the pool to the next keeper
+  // Devices that were added to a pool that is there, and cannot be opened, are given up with their blocks.
+  bool without_lost_devices = false;
 };
 
 class EmbeddedKeeper {
  public:
   // @errors kBusy: the pool has a keeper, or another process has not finished creating it within two
-  //         seconds; kNoSpace; kInvalidArgument; those of opening a pool
+  //         seconds; kNoSpace; kInvalidArgument; kIo: a device that was added to the pool cannot be opened;
+  //         those of opening a pool
   static Result<EmbeddedKeeper> start(const KeeperOptions& options);
   EmbeddedKeeper(EmbeddedKeeper&&) noexcept;
   EmbeddedKeeper& operator=(EmbeddedKeeper&&) noexcept;

@@ -120,10 +120,12 @@ Status check_outside_devices(const std::string& path) {
   struct stat its {};
   if (::stat(kDevices.data(), &devices) != 0 || ::stat(parent.c_str(), &its) != 0) return {};
   if (its.st_dev != devices.st_dev) return {};  // hugetlbfs, a tmpfs of its own
-  return Error::make(Code::kNotFound,
-                     "%.120s: no such device; expected one that exists, or a file elsewhere, as "
-                     "/dev/shm/kv",
-                     path.c_str());
+  Error absent = Error::make(Code::kNotFound,
+                             "%.120s: no such device; expected one that exists, or a file "
+                             "elsewhere, as /dev/shm/kv",
+                             path.c_str());
+  absent.os_error = ENOENT;  // as of every other path that is not there
+  return absent;
 }
 
 Result<FileDescriptor> new_file(const std::string& path, unsigned mode) {

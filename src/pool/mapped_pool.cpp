@@ -62,12 +62,7 @@ Status fill_holes(const std::string& path, const OpenOptions& options) {
 // A pool's other devices are found by way of device 0 alone.
 Status check_first(const Header& first, const std::string& path) {
   if (first.device_index == 0) return {};
-  if (first.device_index == kExpansionIndex) {
-    return Error::make(
-        Code::kInvalidArgument,
-        "%s: was added to a pool by `cachalot pool grow`: give the pool's first device",
-        path.c_str());
-  }
+  if (first.device_index == kExpansionIndex) return is_no_first_device(path);
   const std::string suffix = "." + std::to_string(first.device_index);
   const std::string base =
       path.ends_with(suffix) ? path.substr(0, path.size() - suffix.size()) : "";

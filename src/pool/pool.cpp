@@ -7,6 +7,7 @@
 #include "pool/expansion/expansion_device.h"
 #include "pool/expansion/occupied.h"
 #include "pool/format/lock_bytes.h"
+#include "pool/keeper/takeover/added_devices.h"
 #include "pool/making.h"
 
 namespace cachalot::pool {
@@ -115,11 +116,18 @@ Status Pool::remove() {
   CACHALOT_TRY_ASSIGN(const os::FileLock succession, keeper_areas().lock_succession());
   CACHALOT_TRY_ASSIGN(const std::vector<os::FileLock> locks, keeper_areas().lock_all());
   CACHALOT_TRY(check_still_there());
-  const std::optional<ExpansionTable> added = state().read_expansions();
+  // Lost ones, too: some may be there.
+  std::vector<Expansion> added;
+  if (std::optional<ExpansionTable> table = state().read_expansions()) {
+    added = std::move(table->expansions);
+    added.insert(added.end(), table->lost.begin(), table->lost.end());
+  }
   Status removed = mapped_.remove();
-  for (std::size_t i = 0; added && i < added->expansions.size(); ++i) {
-    const Status disposed = dispose_of_expansion(access(), added->expansions[i]);
-    const bool is_gone = !disposed && disposed.error().code == Code::kNotFound;
+  for (const Expansion& device : added) {
+    const Status disposed = dispose_of_expansion(access(), device);
+    // Nothing of this pool is there.
+    const bool is_gone = !disposed && (disposed.error().code == Code::kNotFound ||
+                                       disposed.error().code == Code::kInvalidArgument);
     if (removed && !is_gone) removed = disposed;
   }
   return removed;
@@ -141,6 +149,10 @@ Status Pool::serve(PoolKeeper& standby, Succession succession) {
   CACHALOT_TRY(standby.announce(keeper_areas(), succession));
   maker_lock_.reset();
   return standby.take_over(keeper_areas());
+}
+
+Status Pool::check_added_devices() const {
+  return pool::check_added_devices(access());
 }
 
 Result<PoolClient> Pool::attach(ClientOptions options, std::optional<std::uint32_t> slot) {

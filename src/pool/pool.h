@@ -49,13 +49,18 @@ class Pool {
   // Becomes the pool's keeper. With kOverTheLiving it also replaces a keeper that stalls: it does not wait
   // for that process, which does no harm when it wakes up.
   // @errors kBusy: the pool has a keeper; kStale: another one took over before this one had finished;
-  //         kTimeout: another process has held the succession lock for seconds
+  //         kTimeout: another process has held the succession lock for seconds; kIo: a device that was added
+  //         cannot be mapped here, and the options do not say to go without
   Result<PoolKeeper> serve(KeeperOptions options, Succession succession = Succession::kOfTheDead);
 
   // The same in two steps: a keeper that has all its memory and waits, then its beginning, once. After kBusy
   // the caller may try again.
   Result<PoolKeeper> stand_by(KeeperOptions options);
   Status serve(PoolKeeper& standby, Succession succession = Succession::kOfTheDead);
+
+  // What serve() asks of the devices that were added. A standby knows before it takes over.
+  // @errors kIo: one of them cannot be mapped here
+  Status check_added_devices() const;
 
   // Attaches as a client, in the slot given or in a free one of the host. The host's last slot is for operators
   // (ClientOptions::is_operator), which try it first; other clients get it if it is the only one, or by its number.

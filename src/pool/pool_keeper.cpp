@@ -105,11 +105,12 @@ void PoolKeeper::poll_or_wait() {
 Status PoolKeeper::check_now_and_then(const std::function<Status()>& check) {
   constexpr std::uint32_t kRoundsBetweenLooks = 1024;
   constexpr std::uint64_t kIntervalNs = 1'000'000'000;
-  if (!check || (idle_ == 0 && ++rounds_ % kRoundsBetweenLooks != 0)) return {};
+  if (idle_ == 0 && ++rounds_ % kRoundsBetweenLooks != 0) return {};
   const std::uint64_t now_ns = clock_->now_ns();
   if (now_ns < next_check_ns_) return {};
   next_check_ns_ = now_ns + kIntervalNs;
-  return check();
+  keeper_->look_after_names();
+  return check ? check() : Status();
 }
 
 Status PoolKeeper::run(const std::atomic<bool>& stop, const std::function<Status()>& check) {

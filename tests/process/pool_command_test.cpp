@@ -266,7 +266,7 @@ TEST_F(PoolCommand, ADeviceThatIsNotThereIsNotMadeAFile) {
     Arguments words = command;
     words.insert(words.end(), sizes.begin(), sizes.end());
     const Outcome refused = run(words);
-    EXPECT_NE(refused.exit_code, 0);
+    EXPECT_EQ(refused.exit_code, 2);
     EXPECT_NE(refused.err.find("/dev/dax9.9: no such device"), std::string::npos) << refused.err;
     EXPECT_FALSE(std::filesystem::exists("/dev/dax9.9"));
   }

@@ -1,6 +1,8 @@
 #include "service_checks.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
@@ -70,12 +72,31 @@ Finding check_state(const std::string& path, const pool::Pool& pool) {
               bytes_text(all["geometry"]["capacity_bytes"].get<std::uint64_t>())};
 }
 
+// Devices that were added to the pool. The next keeper does not start without those that it should have.
+Findings check_added_devices(const std::string& path, const pool::Pool& pool) {
+  Findings findings;
+  const Json all = describe_pool(pool, false);
+  for (const Json& device : all["geometry"].value("added_devices", Json::array())) {
+    if (device["state"] != "lost") continue;
+    findings.push_back({"pool_device", Health::kWarning,
+                        path + ": " + device["path"].get<std::string>() +
+                            " is lost: " + device["why_lost"].get<std::string>(),
+                        "put it back, or cachalot pool shrink " + path + " --device " +
+                            device["path"].get<std::string>()});
+  }
+  return findings;
+}
+
 // Keepers and clients open each device like this.
 Finding check_owner(const std::string& path, const pool::Pool& pool) {
-  for (const std::string& device : pool.paths()) {
+  std::vector<std::string> devices = pool.paths();
+  if (const auto table = pool.state().read_expansions()) {
+    for (const pool::Expansion& added : table->expansions) devices.push_back(added.path);
+  }
+  for (const std::string& device : devices) {
     const Result<os::SharedFile> file =
         os::SharedFile::open(device, os::Access::kReadWrite, os::Owners::kTrusted);
-    if (file) continue;
+    if (file || file.error().code == Code::kNotFound) continue;  // that is another check's
     return {"pool_owner", Health::kWarning, file.error().message,
             "keepers and clients of this user refuse it: chmod o-w, start them as its user, or, if "
             "all users that may write to it are trusted, with --allow-foreign-pool"};
@@ -91,7 +112,9 @@ Findings check_pool(const std::string& path) {
     return {{"pool", Health::kFault, pool.error().message,
              "is it there, and may this user read it? If it is broken: rm, and cachalot serve "
              "--create"}};
-  return {check_state(path, *pool), check_owner(path, *pool)};
+  Findings findings = {check_state(path, *pool), check_owner(path, *pool)};
+  std::ranges::move(check_added_devices(path, *pool), std::back_inserter(findings));
+  return findings;
 }
 
 Finding check_storage(const std::string& uri, const storage::BackendSecrets& secrets) {

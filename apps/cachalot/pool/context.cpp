@@ -125,6 +125,9 @@ Status list_contexts(const ContextOptions& options) {
     all.push_back(std::move(one));
   }
   if (all.empty()) std::fprintf(human_output(options.json), "none\n");
+  std::fprintf(human_output(options.json),
+               "what sessions retain is known to the keeper alone: `cachalot lookup` shows which "
+               "blocks are there\n");
   return json.write_json({{"contexts", all}});
 }
 
@@ -198,9 +201,12 @@ void add_context(Command& app, Chosen& chosen) {
   command->footer("Example: cachalot context retain agent-7 greeting --pool /dev/shm/kv --for 600");
 
   auto list = std::make_shared<ContextOptions>();
-  command = context->add_subcommand("list", "shows the contexts of all namespaces");
+  command = context->add_subcommand(
+      "list", "shows the contexts of all namespaces; not what sessions retain, which is a hint");
   finish(*command, list, list_contexts, chosen);
   command->footer("Example: cachalot context list --pool /dev/shm/kv");
+
+  context->footer("Example: cachalot context create greeting --pool /dev/shm/kv --for 600");
 }
 
 }  // namespace cachalot::apps

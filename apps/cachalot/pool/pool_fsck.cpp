@@ -53,7 +53,7 @@ void print_fault(std::FILE* out, const pool::Fault& fault, const std::string& de
 void print_check(std::FILE* out, const pool::FsckReport& report) {
   std::vector<std::uint64_t> shown(pool::kFaultKinds);
   for (const pool::Fault& fault : report.faults) {
-    print_fault(out, fault, report.paths[fault.device]);
+    print_fault(out, fault, report.path_of(fault.device));
     ++shown[static_cast<std::size_t>(fault.kind)];
   }
   for (std::size_t kind = 0; kind < pool::kFaultKinds; ++kind) {
@@ -101,11 +101,13 @@ void print_verdict(std::FILE* out, const pool::FsckReport& report, const char* p
   std::fprintf(out, "\n");
 }
 
-Json describe_check(const pool::Fault& fault) {
+Json describe_check(const pool::Fault& fault, const std::string& path) {
   const pool::FaultText& text = pool::text_of(fault.kind);
-  Json row = {{"kind", text.name},      {"remnant", text.is_remnant}, {"device", fault.device},
-              {"offset", fault.offset}, {"what", fault.what},         {"follows", text.follows},
-              {"repair", nullptr},      {"block", nullptr},           {"slot", nullptr}};
+  Json row = {{"kind", text.name},       {"remnant", text.is_remnant},
+              {"device", fault.device},  {"path", path},
+              {"offset", fault.offset},  {"what", fault.what},
+              {"follows", text.follows}, {"repair", nullptr},
+              {"block", nullptr},        {"slot", nullptr}};
   if (text.repair != nullptr) row["repair"] = text.repair;
   if (fault.block != pool::kNoBlock) row["block"] = fault.block;
   if (fault.slot != pool::kNoBlock) row["slot"] = fault.slot;
@@ -114,13 +116,15 @@ Json describe_check(const pool::Fault& fault) {
 
 Json describe_check(const pool::FsckReport& report) {
   Json faults = Json::array(), counts = Json::object();
-  for (const pool::Fault& fault : report.faults) faults.push_back(describe_check(fault));
+  for (const pool::Fault& fault : report.faults)
+    faults.push_back(describe_check(fault, report.path_of(fault.device)));
   for (std::size_t kind = 0; kind < pool::kFaultKinds; ++kind) {
     if (report.counts[kind] != 0)
       counts[pool::text_of(static_cast<pool::FaultKind>(kind)).name] = report.counts[kind];
   }
   const auto& figures = report.check.figures;
   return {{"pool", report.paths},
+          {"added_devices", report.added_paths},
           {"keeper", keeper_place_text(report.keeper)},
           {"clean", report.count_faults() == 0},
           {"whole", report.is_whole},

@@ -52,41 +52,90 @@ Status check_growable(const pool::Pool& pool) {
       pool.paths()[0].c_str());
 }
 
+// What a device that is there has for blocks.
+Result<std::uint64_t> data_bytes_of(const std::string& device) {
+  CACHALOT_TRY_ASSIGN(const os::SharedFile file,
+                      os::SharedFile::open(device, os::Access::kReadOnly));
+  const std::uint64_t whole = file.bytes() / memory::kStripeBytes * memory::kStripeBytes;
+  return whole - std::min(whole, memory::kStripeBytes);
+}
+
+Error adds_no_block(const pool::Pool& pool, const std::string& device, std::uint64_t bytes) {
+  return Error::make(Code::kInvalidArgument,
+                     "%.120s: with %llu bytes of blocks it would add none to the pool, whose "
+                     "blocks have %llu bytes",
+                     device.c_str(), static_cast<unsigned long long>(bytes),
+                     static_cast<unsigned long long>(pool.access().geometry.block_bytes));
+}
+
+Error cannot_grow_further(const pool::Pool& pool, std::size_t devices) {
+  if (devices >= pool::kMaxExpansions) {
+    return Error::make(Code::kNoSpace,
+                       "%.120s: has %zu added devices, the most that a pool can have: give the "
+                       "last ones up for a larger one (`cachalot pool shrink`)",
+                       pool.paths()[0].c_str(), devices);
+  }
+  return Error::make(Code::kNoSpace, "%.120s: has all the blocks that --max-size left room for",
+                     pool.paths()[0].c_str());
+}
+
 // Bytes of blocks on the device; 0: as many as one that is there has.
 Result<std::uint64_t> bytes_of_device(const GrowOptions& options, const std::string& device,
                                       const pool::Pool& pool) {
+  const pool::Access& access = pool.access();
   const auto table = pool.state().read_expansions();
-  const std::uint64_t room =
-      table ? pool::room_to_grow(pool.access(), table->expansions) : std::uint64_t{0};
-  if (room == 0) {
-    return Error::make(Code::kNoSpace, "%.120s: has all the blocks that --max-size left room for",
-                       pool.paths()[0].c_str());
+  const std::vector<pool::Expansion> now =
+      table ? table->expansions : std::vector<pool::Expansion>();
+  const std::uint64_t room = table ? pool::room_to_grow(access, now) : std::uint64_t{0};
+  if (room == 0) return cannot_grow_further(pool, now.size());
+  std::uint64_t bytes = 0;
+  bool is_there = false;
+  if (!options.size.empty()) {
+    CACHALOT_TRY_ASSIGN(const std::uint64_t given, parse_bytes("--size", options.size));
+    const std::uint64_t data = given / memory::kStripeBytes * memory::kStripeBytes;
+    if (data < 2 * memory::kStripeBytes || data - memory::kStripeBytes > room) {
+      return Error::make(
+          Code::kInvalidArgument,
+          "--size: %llu bytes, expected 4 MiB to %llu, the most that the pool may grow by",
+          static_cast<unsigned long long>(given),
+          static_cast<unsigned long long>(pool::expansion_file_bytes(room)));
+    }
+    bytes = data - memory::kStripeBytes;
+  } else if (os::SharedFile::peek(device).ok()) {
+    CACHALOT_TRY_ASSIGN(const std::uint64_t there, data_bytes_of(device));
+    is_there = there <= room;  // else only a part of it is used
+    bytes = std::min(there, room);
+  } else {
+    bytes = std::min(room, access.geometry.device_bytes - memory::kStripeBytes);
   }
-  if (options.size.empty()) {
-    if (os::SharedFile::peek(device).ok()) return 0;
-    return std::min(room, pool.access().geometry.device_bytes - memory::kStripeBytes);
-  }
-  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, parse_bytes("--size", options.size));
-  const std::uint64_t data = bytes / memory::kStripeBytes * memory::kStripeBytes;
-  if (data >= 2 * memory::kStripeBytes && data - memory::kStripeBytes <= room)
-    return data - memory::kStripeBytes;
-  return Error::make(
-      Code::kInvalidArgument,
-      "--size: %llu bytes, expected 4 MiB to %llu, the most that the pool may grow by",
-      static_cast<unsigned long long>(bytes),
-      static_cast<unsigned long long>(pool::expansion_file_bytes(room)));
+  std::vector<pool::Expansion> with = now;
+  with.push_back({{}, bytes, device});
+  if (bytes != 0 && pool::blocks_on(access, with) == pool::blocks_on(access, now))
+    return adds_no_block(pool, device, bytes);
+  return is_there ? 0 : bytes;
+}
+
+// The size that was asked for, where it is another one.
+std::string rounded_text(const GrowOptions& options, std::uint64_t bytes) {
+  const Result<std::uint64_t> wanted = parse_bytes("--size", options.size);
+  if (options.size.empty() || !wanted || *wanted == bytes) return "";
+  return " (--size " + base::grouped(*wanted) + ": in steps of 2 MiB)";
 }
 
 Status write_result(const GrowOptions& options, Output& json, const pool::Pool& pool,
-                    const std::string& device, const pool::ExpansionAnswer& answer,
+                    const pool::Expansion& device, const pool::ExpansionAnswer& answer,
                     const char* what) {
+  const std::uint64_t device_bytes = pool::expansion_file_bytes(device.bytes);
   const std::uint64_t block_bytes = pool.access().geometry.block_bytes;
   std::FILE* const out = human_output(options.json);
-  std::fprintf(out, "%s %s: the pool has a capacity of %s now, %s\n", what,
-               base::printable(device).c_str(), base::counted(answer.capacity, "block").c_str(),
+  std::fprintf(out, "%s %s of %s bytes%s: the pool has a capacity of %s now, %s\n", what,
+               base::printable(device.path).c_str(), base::grouped(device_bytes).c_str(),
+               rounded_text(options, device_bytes).c_str(),
+               base::counted(answer.capacity, "block").c_str(),
                bytes_text(answer.capacity * block_bytes).c_str());
   CACHALOT_TRY(flush(out));
-  return json.write_json({{"device", device},
+  return json.write_json({{"device", device.path},
+                          {"bytes", device_bytes},
                           {"blocks", answer.blocks},
                           {"capacity_blocks", answer.capacity},
                           {"capacity_bytes", answer.capacity * block_bytes}});
@@ -124,7 +173,7 @@ Status grow(const GrowOptions& options) {
     if (!may_be_added) (void)pool::dispose_of_expansion(access, made);
     return answer.error();
   }
-  return write_result(options, json, attached.pool, made.path, *answer, "added");
+  return write_result(options, json, attached.pool, made, *answer, "added");
 }
 
 // The device by its name in the pool's table; else by what it says of itself.
@@ -133,6 +182,9 @@ Result<pool::Expansion> find_device(const GrowOptions& options, const pool::Pool
   const auto table = pool.state().read_expansions();
   for (std::size_t i = 0; table && i < table->expansions.size(); ++i) {
     if (table->expansions[i].path == device) return table->expansions[i];
+  }
+  for (std::size_t i = 0; table && i < table->lost.size(); ++i) {
+    if (table->lost[i].path == device) return table->lost[i];
   }
   CACHALOT_TRY_ASSIGN(
       pool::ExpansionFile there,
@@ -198,11 +250,12 @@ Status shrink(const GrowOptions& options) {
   }
   if (!answer) return answer.error();
   const Status removed = pool::dispose_of_expansion(attached.pool.access(), device);
-  if (!removed && removed.error().code != Code::kNotFound) {
+  const bool is_another = !removed && removed.error().code == Code::kInvalidArgument;
+  if (!removed && !is_another && removed.error().code != Code::kNotFound) {
     return Error::make(removed.error().code, "the pool has given it up, remove it: %s",
                        removed.error().message);
   }
-  return write_result(options, json, attached.pool, device.path, *answer, "gave up");
+  return write_result(options, json, attached.pool, device, *answer, "gave up");
 }
 
 Command* add_command(Command& pool, Chosen& chosen, const char* name, const char* text,
@@ -239,8 +292,10 @@ void add_pool_grow(Command& pool, Chosen& chosen) {
       ->required()
       ->type_name("PATH");
   grow_command
-      ->add_option("--size", grown->size,
-                   "of a file that is made (default: as the first device); a device: all of it")
+      ->add_option(
+          "--size", grown->size,
+          "of a file that is made, in steps of 2 MiB (default: as the first device); a device: "
+          "all of it")
       ->type_name("BYTES");
   grow_command->footer(
       "Example: cachalot pool grow /dev/shm/kv --device /dev/shm/kv.more --size 64GiB");

@@ -26,6 +26,18 @@ using Json = nlohmann::json;
 using pool::KeeperCounter;
 using pool::Pool;
 
+// lost: a process that opens the pool now does not find it.
+Json describe_device(const pool::Expansion& device, bool is_leaving, const std::string& loss) {
+  Json described = {{"path", device.path},
+                    {"bytes", device.bytes},
+                    {"leaving", is_leaving},
+                    {"state", !loss.empty() ? "lost"
+                              : is_leaving  ? "leaving"
+                                            : "serving"}};
+  if (!loss.empty()) described["why_lost"] = loss;
+  return described;
+}
+
 // Of a growable pool: as it is now, and what it may become.
 void describe_growth(const Pool& pool, Json& described) {
   const pool::Geometry& geometry = pool.access().geometry;
@@ -35,8 +47,12 @@ void describe_growth(const Pool& pool, Json& described) {
   for (std::size_t i = 0; table && i < table->expansions.size(); ++i) {
     const pool::Expansion& device = table->expansions[i];
     const bool is_leaving = i + 1 == table->expansions.size() && table->leaving != pool::kNoBlock;
-    devices.push_back({{"path", device.path}, {"bytes", device.bytes}, {"leaving", is_leaving}});
+    const std::optional<Error> loss = pool::find_loss(pool.access(), device);
+    devices.push_back(describe_device(device, is_leaving, loss ? loss->message : ""));
     bytes += pool::expansion_file_bytes(device.bytes);
+  }
+  for (std::size_t i = 0; table && i < table->lost.size(); ++i) {
+    devices.push_back(describe_device(table->lost[i], false, "a keeper began without it"));
   }
   described["added_devices"] = devices;
   described["total_bytes"] = bytes;
@@ -282,6 +298,8 @@ void print_pool(std::FILE* out, const Json& description) {
     std::fprintf(out, "  %s\n", base::printable(path.get<std::string>()).c_str());
   }
   print_section(out, "geometry", description["geometry"]);
+  for (const Json& device : description["geometry"].value("added_devices", Json::array()))
+    print_section(out, "added device", device);
   print_section(out, "keeper", description["keeper"]);
   if (!description["storage"].is_null()) print_section(out, "storage", description["storage"]);
   print_section(out, "all clients since the pool was created", description["totals"]);

@@ -150,6 +150,8 @@ std::string growth_text(const Json& geometry) {
     text += "; added " + base::printable(device["path"].get<std::string>()) + " (" +
             bytes_text(device["bytes"].get<std::uint64_t>()) + ")";
     if (device["leaving"].get<bool>()) text += ", which is being given up";
+    if (device["state"] == "lost")
+      text += ", lost: " + base::printable(device["why_lost"].get<std::string>());
   }
   return text;
 }

@@ -22,6 +22,7 @@
 #include "creation.h"
 #include "flag_file.h"
 #include "hangup.h"
+#include "missing_devices.h"
 #include "os/limits.h"
 #include "os/process.h"
 #include "output.h"
@@ -220,6 +221,7 @@ class RemoteKeeper {
 Result<std::optional<pool::PoolKeeper>> stand_by(const ServeFlags& flags, pool::Pool& pool,
                                                  const pool::KeeperOptions& options) {
   RemoteKeeper remote(flags.take_over_after_s);
+  MissingDevices missing(flags.wait_for_devices_s, flags.without_lost_devices);
   constexpr auto kPause = std::chrono::milliseconds(10);
   // Its memory now: to get it is the longest part of a takeover.
   CACHALOT_TRY_ASSIGN(pool::PoolKeeper keeper, pool.stand_by(options));
@@ -227,11 +229,17 @@ Result<std::optional<pool::PoolKeeper>> stand_by(const ServeFlags& flags, pool::
     CACHALOT_TRY(pool.check_still_there());
     const pool::KeeperLife life = pool.state().find_keeper();
     const bool is_over_the_silent = life == pool::KeeperLife::kElsewhere && remote.is_silent(pool);
-    if ((!pool.state().may_have_keeper() && !pool.is_kept_by_maker()) || is_over_the_silent) {
+    const bool is_its_turn =
+        (!pool.state().may_have_keeper() && !pool.is_kept_by_maker()) || is_over_the_silent;
+    if (!is_its_turn) missing.look(pool);
+    if (is_its_turn && !missing.must_wait(pool)) {
+      keeper.keeper().set_without_lost_devices(missing.goes_without());
       const Status served = pool.serve(keeper, is_over_the_silent ? pool::Succession::kOverTheLiving
                                                                   : pool::Succession::kOfTheDead);
       if (served) return std::optional(std::move(keeper));
-      if (served.error().code != Code::kBusy) return served.error();
+      // A device may have gone just now: that is for the next look.
+      const bool is_missing = served.error().code == Code::kIo && !pool.check_added_devices();
+      if (served.error().code != Code::kBusy && !is_missing) return served.error();
     }
     std::this_thread::sleep_for(kPause);
   }

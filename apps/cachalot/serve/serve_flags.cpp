@@ -106,6 +106,7 @@ Result<pool::KeeperOptions> ServeFlags::keeper_options() const {
   keeper_options.ttl_ns = ttl_s * 1'000'000'000;
   keeper_options.max_grants = max_grants;
   keeper_options.host = host;
+  keeper_options.without_lost_devices = without_lost_devices;
   keeper_options.suspect_after_ns = suspect_after_ms * 1'000'000;
   for (const std::string& text : pins) {
     CACHALOT_TRY_ASSIGN(const pool::PinnedBlock pin, parse_pin(text));
@@ -201,6 +202,17 @@ void add_serve_flags(Command& app, ServeFlags& flags) {
   Flag* const take_over = command->add_flag("--take-over", options->take_over,
                                             "take over even from a live keeper, if it hangs");
   take_over->excludes(standby);
+  command->add_flag(
+      "--without-lost-devices", options->without_lost_devices,
+      "of a pool that has grown: give up added devices that cannot be opened, with their blocks; "
+      "without this flag the keeper does not start then");
+  command
+      ->add_option("--wait-for-devices", options->wait_for_devices_s,
+                   "of a standby: how long it waits, when it should take over, for an added device "
+                   "that it cannot open; then it takes over without the device; 0: without end")
+      ->type_name("SECONDS")
+      ->transform(number(0, 86'400))
+      ->capture_default_str();
   add_several_hosts_flags(*command, *options, standby, take_over);
   add_metrics_flag(*command, options->metrics);
   add_storage_flags(*command, options->storage);

@@ -30,6 +30,8 @@ struct ServeFlags {
   EventFlags events;
   bool standby = false;
   bool take_over = false;
+  bool without_lost_devices = false;
+  std::uint32_t wait_for_devices_s = 60;
   // of pools of several hosts
   std::uint32_t host = 0;
   bool agent = false;

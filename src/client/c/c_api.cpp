@@ -184,6 +184,7 @@ cachalot_code cachalot_keeper_start(const cachalot_keeper_options* options,
     start.policy = text(o->policy, start.policy.c_str());
     start.allow_foreign_pool = o->allow_foreign_pool != 0;
     start.keep_pool = o->keep_pool != 0;
+    start.without_lost_devices = o->without_lost_devices != 0;
     Result<EmbeddedKeeper> started = EmbeddedKeeper::start(start);
     if (!started) return fail(started.error());
     *keeper = new cachalot_keeper{*std::move(started)};

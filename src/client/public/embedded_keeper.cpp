@@ -165,6 +165,7 @@ Result<EmbeddedKeeper> EmbeddedKeeper::start(const KeeperOptions& given) {
   CACHALOT_TRY_ASSIGN(Opened opened, make_or_open(options));
   pool::KeeperOptions serve;
   serve.policy = options.policy;
+  serve.without_lost_devices = options.without_lost_devices;
   Result<pool::PoolKeeper> keeper = opened.pool.serve(serve);
   if (!keeper) {
     if (opened.was_made) (void)opened.pool.remove();

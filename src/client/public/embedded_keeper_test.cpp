@@ -13,8 +13,10 @@
 
 #include "os/child.h"
 #include "os/shared_file.h"
+#include "pool/expansion/expansion_device.h"
 #include "pool/making.h"
 #include "pool/pool.h"
+#include "pool/sizing.h"
 
 namespace cachalot {
 namespace {
@@ -71,6 +73,41 @@ TEST_F(EmbeddedKeeperTest, LeavesThePoolToTheNextKeeperIfAsked) {
     EXPECT_TRUE(keeper->stop());
     EXPECT_TRUE(fs::exists(path("kv")));
   }
+}
+
+TEST_F(EmbeddedKeeperTest, ADeviceThatWasAddedAndIsGoneIsGivenUpOnlyIfAsked) {
+  pool::Geometry shape;
+  shape.block_bytes = 4096;
+  shape.clients = 4;
+  const Result<pool::Geometry> first = pool::with_capacity(shape, 8);
+  ASSERT_TRUE(first);
+  pool::CreateOptions create;
+  create.paths = {path("kv")};
+  const Result<pool::Geometry> geometry = pool::with_room_to_grow(*first, 32u << 20, false);
+  ASSERT_TRUE(geometry) << geometry.error().message;
+  create.geometry = *geometry;
+  std::uint32_t grown = 0;
+  {
+    Result<pool::Pool> pool = pool::Pool::create(create);
+    ASSERT_TRUE(pool) << pool.error().message;
+    const Result<EmbeddedKeeper> keeper = EmbeddedKeeper::start({.pool = path("kv")});
+    ASSERT_TRUE(keeper) << keeper.error().message;
+    const auto more = pool::make_expansion(pool->access(), path("more"), 4u << 20);
+    ASSERT_TRUE(more) << more.error().message;
+    Result<pool::PoolClient> client = pool->attach({});
+    ASSERT_TRUE(client) << client.error().message;
+    ASSERT_TRUE(client->client().requests().add_expansion(more->path, more->serial));
+    grown = pool->state().capacity_blocks();
+  }
+  fs::remove(path("more"));
+  const Result<EmbeddedKeeper> refused = EmbeddedKeeper::start({.pool = path("kv")});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kIo);
+  EXPECT_NE(std::string(refused.error().message).find(path("more")), std::string::npos);
+  const Result<EmbeddedKeeper> keeper =
+      EmbeddedKeeper::start({.pool = path("kv"), .without_lost_devices = true});
+  ASSERT_TRUE(keeper) << keeper.error().message;
+  EXPECT_LT(pool::Pool::open({path("kv")})->state().capacity_blocks(), grown);
 }
 
 TEST_F(EmbeddedKeeperTest, ASizeIsWhatThePoolTakesInAll) {

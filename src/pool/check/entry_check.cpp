@@ -28,6 +28,12 @@ bool has_one_hash(const Entry& a, const Entry& b) {
   return a.hash_low == b.hash_low && a.hash_high == b.hash_high && a.namespace_id == b.namespace_id;
 }
 
+// Blocks on all devices that the keeper had, also on those that are lost, and on one that is given up.
+std::uint32_t count_named(const Access& access, const Predecessor& predecessor) {
+  const auto table = read_table(access, predecessor.area, predecessor.epoch);
+  return table ? blocks_on(access, table->expansions) : access.geometry.blocks;
+}
+
 }  // namespace
 
 EntryCheck::EntryCheck(const Access& access, const Predecessor& predecessor,
@@ -42,6 +48,7 @@ EntryCheck::EntryCheck(const Access& access, const Predecessor& predecessor,
       accessible_(access.expansions == nullptr
                       ? access.geometry.blocks
                       : access.expansions->follow(access, predecessor.area, predecessor.epoch)),
+      named_(count_named(access, predecessor)),
       ledger_(access.geometry.blocks),
       blocks_(access.geometry.blocks),
       has_bad_payload_(access.geometry.blocks) {}
@@ -117,6 +124,16 @@ void EntryCheck::check_bucket(std::uint32_t first) {
 bool EntryCheck::counts(const Entry& entry, std::uint32_t slot) {
   const Geometry& geometry = access_.geometry;
   if (entry.state == kEntryFree || is_lost_) return false;
+  const auto is_on_lost_device = [this](std::uint32_t block) {
+    return block >= accessible_ && block < named_;
+  };
+  // The device's line says it.
+  if (entry.state == kEntryLive &&
+      (is_on_lost_device(entry.block) ||
+       (entry.block < accessible_ && is_on_lost_device(entry.parent)))) {
+    ++figures_.lost_blocks;
+    return false;
+  }
   const bool is_in_range = entry.state == kEntryLive && entry.block < accessible_ &&
                            entry.length != 0 && entry.length <= geometry.block_bytes &&
                            (entry.parent < accessible_ || entry.parent == kNoBlock);

@@ -67,6 +67,7 @@ class EntryCheck {
   const std::vector<bool>& is_known_;
   FaultLog& log_;
   const std::uint32_t accessible_;  // blocks whose memory is mapped here
+  const std::uint32_t named_;  // and those that may be on a lost device: check_added() names it
   std::vector<LedgerRecord> ledger_;
   std::vector<Block> blocks_;
   std::vector<std::uint8_t> has_bad_payload_;

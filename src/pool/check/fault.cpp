@@ -18,6 +18,13 @@ constexpr FaultText kTexts[] = {
      "writes the line again, where another line proves it"},
     {"header_content", "no process opens the pool", kFromOthers},
     {"short_device", "blocks beyond its end are lost, and no process opens the pool", nullptr},
+    {"added_list", "which devices were added is not known, and no keeper starts",
+     "drops the blocks on them; `cachalot pool grow` adds them again"},
+    {"added_header", "no keeper starts, and no process opens the device", kFromOthers},
+    {"added_device",
+     "no keeper starts, and processes that open the pool miss the blocks on it and on those added "
+     "after it",
+     "gives these devices up, with their blocks, unless they are put back before"},
     {"keeper_line", "the keeper's other line counts", kFromOthers},
     {"keeper_content", "a keeper may take the wrong predecessor", kFromOthers},
     {"keeper_lost", "the next keeper keeps nothing, and quarantines all blocks",

@@ -22,6 +22,9 @@ enum class FaultKind : std::uint32_t {
   kGeometryLine,
   kHeaderContent,
   kShortDevice,
+  kAddedList,
+  kAddedHeader,
+  kAddedDevice,
   kKeeperLine,
   kKeeperContent,
   kKeeperLost,
@@ -70,7 +73,7 @@ const FaultText& text_of(FaultKind kind);
 
 struct Fault {
   FaultKind kind;
-  std::uint32_t device = 0;
+  std::uint32_t device = 0;  // those that were added follow those that the pool was made with
   std::uint64_t offset = 0;  // on the device
   std::uint32_t block = kNoBlock;
   std::uint32_t slot = kNoBlock;  // of the directory, or of the client

@@ -6,6 +6,7 @@
 
 #include "os/file_lock.h"
 #include "os/process.h"
+#include "pool/check/added_check.h"
 #include "pool/check/header_check.h"
 #include "pool/check/mend.h"
 #include "pool/format/departures.h"
@@ -87,6 +88,7 @@ bool is_idle(const Pool& pool, std::uint32_t client) {
   return (pool.state().read_view(client).flags & (kViewOpen | kViewHeld)) == 0;
 }
 
+// Also of devices that were added, which are known by then.
 Status write_headers(const HeaderReport& headers) {
   OpenOptions options;
   options.huge_pages = false;
@@ -97,7 +99,8 @@ Status write_headers(const HeaderReport& headers) {
   CACHALOT_TRY_ASSIGN(const os::FileLock succession, areas.lock_succession());
   CACHALOT_TRY_ASSIGN(const std::vector<os::FileLock> locks, areas.lock_all());
   mend_headers(pool.access(), headers);
-  return {};
+  FaultLog ignored(0);
+  return mend_added_headers(pool.access(), check_added(pool.access(), ignored));
 }
 
 Result<std::uint32_t> take_over_and_mend(const std::vector<std::string>& paths,
@@ -108,6 +111,7 @@ Result<std::uint32_t> take_over_and_mend(const std::vector<std::string>& paths,
   KeeperOptions keeper_options;
   keeper_options.verify_payloads = options.payloads;
   keeper_options.host = options.host;
+  keeper_options.without_lost_devices = true;
   CACHALOT_TRY_ASSIGN(PoolKeeper keeper, pool.serve(std::move(keeper_options)));
   keeper.keeper().stop();
   // The keeper still has the lock of its area, so no other one begins meanwhile.
@@ -140,9 +144,14 @@ Result<FsckReport> check_pool_at(const std::vector<std::string>& paths,
         options.payloads ? std::clamp(std::thread::hardware_concurrency(), 1u, 4u) : 0;
     const bool is_in_use = report.keeper != KeeperPlace::kNone || has_clients(pool);
     const auto check = is_in_use ? check_served_pool : check_pool;
+    const AddedReport added = check_added(pool.access(), log);
+    for (const Expansion& device : added.devices) report.added_paths.push_back(device.path);
     report.check = check(pool.access(), threads, log);
+    report.faults = log.faults();
+    for (Fault& fault : report.faults) set_device(pool.access(), added, fault);
+  } else {
+    report.faults = log.faults();
   }
-  report.faults = log.faults();
   for (std::size_t kind = 0; kind < kFaultKinds; ++kind)
     report.counts[kind] = log.count(static_cast<FaultKind>(kind));
   return report;
@@ -158,8 +167,7 @@ Result<RepairReport> repair_pool_at(const std::vector<std::string>& paths,
   if (is_clean || !report.before.is_whole) return report;
   FaultLog ignored(0);
   CACHALOT_TRY_ASSIGN(const HeaderReport headers, check_headers(paths, ignored));
-  if (std::find(headers.is_good.begin(), headers.is_good.end(), false) != headers.is_good.end())
-    CACHALOT_TRY(write_headers(headers));
+  CACHALOT_TRY(write_headers(headers));
   CACHALOT_TRY_ASSIGN(report.mended_lines, take_over_and_mend(headers.paths, options));
   report.was_taken_over = true;
   CACHALOT_TRY_ASSIGN(report.after, check_pool_at(paths, options));

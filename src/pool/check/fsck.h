@@ -28,7 +28,8 @@ struct FsckOptions {
 enum class KeeperPlace { kNone, kHere, kElsewhere };
 
 struct FsckReport {
-  std::vector<std::string> paths;  // of all devices
+  std::vector<std::string> paths;        // of all devices that the pool was made with
+  std::vector<std::string> added_paths;  // and of those that it got later
   KeeperPlace keeper = KeeperPlace::kNone;
   // False: the devices cannot be read as a pool, and only their headers were checked.
   bool is_whole = false;
@@ -40,6 +41,9 @@ struct FsckReport {
   std::vector<Fault> faults;  // the first of each kind, remnants too
   std::vector<std::uint64_t> counts = std::vector<std::uint64_t>(kFaultKinds);
 
+  const std::string& path_of(std::uint32_t device) const {
+    return device < paths.size() ? paths[device] : added_paths[device - paths.size()];
+  }
   std::uint64_t count_faults() const { return count(false); }
   std::uint64_t count_remnants() const { return count(true); }
 

@@ -11,6 +11,7 @@
 #include "memory/interleave.h"
 #include "os/reserve.h"
 #include "os/shared_file.h"
+#include "pool/expansion/expansion_device.h"
 #include "pool/mapped_pool.h"
 
 namespace cachalot::pool {
@@ -180,6 +181,8 @@ Result<HeaderReport> check_headers(const std::vector<std::string>& paths, FaultL
   bool is_pool = false;
   for (const std::string& path : report.paths) {
     CACHALOT_TRY_ASSIGN(Device device, open_device(path));
+    if (device.lines.header && device.lines.header->device_index == kExpansionIndex)
+      return is_no_first_device(path);
     devices.push_back(std::move(device));
     is_pool |= devices.back().lines.is_pool;
   }

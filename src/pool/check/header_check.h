@@ -41,7 +41,8 @@ struct HeaderReport {
 
 // Reads the headers of a pool's devices.
 // @param  paths  as Pool::open
-// @errors kNotAPool, kVersionMismatch: no device says that it is one of this version; as os::SharedFile::open
+// @errors kNotAPool, kVersionMismatch: no device says that it is one of this version; kInvalidArgument: one was added
+//         later; as os::SharedFile::open
 Result<HeaderReport> check_headers(const std::vector<std::string>& paths, FaultLog& log);
 
 // Writes the lines of the devices that are not good again.

@@ -1,6 +1,7 @@
 #include "pool/expansion/expansion_device.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -31,7 +32,9 @@ memory::SealedRegion region_at(const Access& access, std::byte* base) {
 // What is there is never cut or extended, so it says how many bytes it has.
 Result<os::SharedFile> take_or_make(const std::string& path, std::uint64_t bytes) {
   CACHALOT_TRY_ASSIGN(const auto part, os::parse_file_part(path));
-  if (bytes == 0 || part) {
+  struct stat named {};
+  const bool is_device = stat(path.c_str(), &named) == 0 && S_ISCHR(named.st_mode);
+  if (bytes == 0 || part || is_device) {
     CACHALOT_TRY_ASSIGN(os::SharedFile there, os::SharedFile::open(path));
     CACHALOT_TRY(check_unoccupied(path, 0));
     if (there.kind() != os::FileKind::kDevdax && !there.is_part()) {
@@ -106,6 +109,57 @@ Result<ExpansionFile> open_expansion(const Access& access, const std::string& pa
   }
   Expansion found{{line.serial_low, line.serial_high}, line.bytes, file.path()};
   return ExpansionFile{std::move(file), std::move(found)};
+}
+
+Result<ExpansionFile> open_named(const Access& access, const Expansion& named, os::Access may,
+                                 os::Owners owners) {
+  CACHALOT_TRY_ASSIGN(ExpansionFile there, open_expansion(access, named.path, may, owners));
+  if (there.expansion.serial == named.serial && there.expansion.bytes == named.bytes) return there;
+  return Error::make(Code::kStale, "%.200s: has another use since it was added to the pool",
+                     named.path.c_str());
+}
+
+std::optional<Error> find_loss(const Access& access, const Expansion& named) {
+  const Result<ExpansionFile> there =
+      open_named(access, named, os::Access::kReadOnly, os::Owners::kAny);
+  if (there) return {};
+  switch (there.error().code) {
+    case Code::kInvalidArgument:
+    case Code::kBadInput:
+    case Code::kNotAPool:
+    case Code::kVersionMismatch:
+    case Code::kNotFound:
+    case Code::kCorrupt:
+    case Code::kStale:
+      return there.error();
+    default:
+      return {};
+  }
+}
+
+bool has_serial_of(const Access& access, const Expansion& named) {
+  const auto file = os::SharedFile::open(named.path, os::Access::kReadOnly, os::Owners::kAny);
+  if (!file || file->bytes() < expansion_file_bytes(named.bytes)) return false;
+  const Result<os::Mapping> mapping = map_header(*file, true);
+  SerialLine line{};
+  return mapping && region_at(access, mapping->data()).read_as(kSerialLine, line) &&
+         PoolId{line.serial_low, line.serial_high} == named.serial && line.bytes == named.bytes;
+}
+
+Status write_expansion_header(const Access& access, const Expansion& named) {
+  CACHALOT_TRY_ASSIGN(const os::SharedFile file,
+                      os::SharedFile::open(named.path, os::Access::kReadWrite, os::Owners::kAny));
+  CACHALOT_TRY_ASSIGN(const os::Mapping mapping, map_header(file, false));
+  write_header(access.domain(), mapping.data(), {access.id, access.geometry, kExpansionIndex, 0});
+  access.domain().complete();
+  return {};
+}
+
+Error is_no_first_device(const std::string& path) {
+  return Error::make(
+      Code::kInvalidArgument,
+      "%.120s: was added to a pool by `cachalot pool grow`: give the pool's first device",
+      path.c_str());
 }
 
 Status dispose_of_expansion(const Access& access, const Expansion& expansion) {

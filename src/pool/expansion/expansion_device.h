@@ -5,6 +5,7 @@
 #include <cachalot/result.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "os/shared_file.h"
@@ -28,6 +29,23 @@ struct ExpansionFile {
 // @errors as os::SharedFile::open; kNotAPool; kInvalidArgument: it was not prepared for this pool
 Result<ExpansionFile> open_expansion(const Access& access, const std::string& path, os::Access may,
                                      os::Owners owners);
+
+// The device that the table names so.
+// @errors as open_expansion(); kStale: it has another serial, or other bytes
+Result<ExpansionFile> open_named(const Access& access, const Expansion& named, os::Access may,
+                                 os::Owners owners);
+
+// Why the device is not the one that the table names: that is lost. Nothing: it is, or that cannot be told, as without
+// the right to open it.
+std::optional<Error> find_loss(const Access& access, const Expansion& named);
+
+// Whether its serial is there, as the table says, and all its bytes, whatever its header lines say.
+bool has_serial_of(const Access& access, const Expansion& named);
+// Writes them again. Complete on return. @errors as os::SharedFile::open
+Status write_expansion_header(const Access& access, const Expansion& named);
+
+// Of a pool's paths.
+Error is_no_first_device(const std::string& path);
 
 // Gives the memory of a file back, although processes have it mapped, and removes its name; of a device that is taken
 // as it is, its header becomes void. Only after the keeper said that no process stores into it.

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -25,11 +26,16 @@ class ExpansionMemory {
   virtual std::uint32_t follow(const Access& access, std::uint32_t area, std::uint32_t epoch) = 0;
 
   // For the keeper, which decides: maps these, in this order.
+  // @param  why_not  of the first one that is not
   // @return how many of them, from the first on, are mapped now
-  virtual std::size_t map(const Access& access, std::span<const Expansion> expansions) = 0;
+  virtual std::size_t map(const Access& access, std::span<const Expansion> expansions,
+                          Status& why_not) = 0;
 
   // Writes what is mapped back to its devices, and waits. @errors as os::flush_to_file
   virtual Status flush() = 0;
+
+  // One of these, as map() has mapped them, whose path does not lead to it any more. @cost looking each path up
+  virtual std::optional<std::string> find_removed(std::span<const Expansion> expansions) const = 0;
 
   // What the device at `path` says of itself.
   // @errors as os::SharedFile::open; kInvalidArgument: it was not prepared for this pool

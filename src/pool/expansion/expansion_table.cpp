@@ -26,6 +26,11 @@ std::optional<ExpansionsLine> read_first_line(const Access& access, std::uint32_
   return line;
 }
 
+// Those of lost devices are counted from the other end, so that a device that is added takes none of their rows.
+std::size_t row_of_lost(std::size_t index) {
+  return kMaxExpansions - 1 - index;
+}
+
 std::optional<std::string> read_path(const Access& access, std::uint32_t area, std::uint32_t epoch,
                                      std::size_t index) {
   std::string path;
@@ -112,13 +117,18 @@ std::optional<ExpansionTable> read_table(const Access& access, std::uint32_t are
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const std::optional<ExpansionsLine> line = read_first_line(access, area, epoch);
     if (!line) return {};
-    ExpansionTable table{line->version, line->leaving, {}};
+    ExpansionTable table{line->version, line->leaving, {}, {}};
     std::uint64_t room = access.layout.data_bytes_per_device;
     for (std::size_t i = 0; i < line->count; ++i) {
       std::optional<Expansion> row = read_row(access, area, epoch, i);
       if (!row || row->bytes > room) break;
       room -= row->bytes;
       table.expansions.push_back(*std::move(row));
+    }
+    const std::uint32_t lost = std::min(line->lost, kMaxExpansions - line->count);
+    for (std::size_t i = 0; i < lost; ++i) {
+      if (std::optional<Expansion> row = read_row(access, area, epoch, row_of_lost(i)))
+        table.lost.push_back(*std::move(row));
     }
     const std::optional<ExpansionsLine> again = read_first_line(access, area, epoch);
     if (again && again->version == line->version && table.expansions.size() == line->count)
@@ -131,11 +141,14 @@ void write_table(const Access& access, std::uint32_t area, std::uint32_t epoch,
                  const ExpansionTable& table, std::size_t first_new) {
   for (std::size_t i = first_new; i < table.expansions.size(); ++i)
     write_row(access, area, epoch, i, table.expansions[i]);
+  for (std::size_t i = 0; i < table.lost.size(); ++i)
+    write_row(access, area, epoch, row_of_lost(i), table.lost[i]);
   access.domain().order();
   ExpansionsLine line{};
   line.version = table.version;
   line.epoch = epoch;
   line.count = static_cast<std::uint32_t>(table.expansions.size());
+  line.lost = static_cast<std::uint32_t>(table.lost.size());
   line.leaving = table.leaving;
   line.blocks = std::min(blocks_on(access, table.expansions), table.leaving);
   access.region.publish(access.layout.expansions_line(area), line);

@@ -25,6 +25,8 @@ struct ExpansionTable {
   std::uint64_t version = 0;         // never the same for two tables
   std::uint32_t leaving = kNoBlock;  // blocks from here on are given up; kNoBlock: none
   std::vector<Expansion> expansions;
+  // That keepers began without. Their blocks are gone; what lies there is this pool's to remove.
+  std::vector<Expansion> lost;
 };
 
 // Blocks, from 0 on, that lie wholly on the first device and these expansions.
@@ -46,7 +48,7 @@ std::optional<ExpansionTable> read_table(const Access& access, std::uint32_t are
                                          std::uint32_t epoch);
 
 // Writes the rows before the line that counts them. Not complete on return. @threads the keeper's
-// @param  first_new  the rows before it are as they were written
+// @param  first_new  the rows before it are as they were written; so are those of `lost`, or no table names them
 void write_table(const Access& access, std::uint32_t area, std::uint32_t epoch,
                  const ExpansionTable& table, std::size_t first_new);
 

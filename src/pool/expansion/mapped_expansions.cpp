@@ -1,6 +1,9 @@
 #include "pool/expansion/mapped_expansions.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cerrno>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -22,7 +25,13 @@ std::uint32_t MappedExpansions::follow(const Access& access, std::uint32_t area,
     return accessible_;
   const std::optional<ExpansionTable> table = read_table(access, area, epoch);
   if (!table || table->version < version_) return access.layout.first_blocks;
-  const bool is_whole = map_locked(access, table->expansions) == table->expansions.size();
+  Status why_not;
+  const bool is_whole = map_locked(access, table->expansions, why_not) == table->expansions.size();
+  static base::RareLine line;  // it is tried once a second
+  if (!is_whole && line.is_due()) {
+    base::log(base::LogLevel::kWarn, "pool", "a device of the pool cannot be used here: %s",
+              why_not.error().message);
+  }
   version_ = table->version;
   retry_at_ns_ = is_whole ? 0 : base::SteadyClock::read() + kRetryNs;
   std::vector<Expansion> there;
@@ -31,14 +40,15 @@ std::uint32_t MappedExpansions::follow(const Access& access, std::uint32_t area,
   return accessible_;
 }
 
-std::size_t MappedExpansions::map(const Access& access, std::span<const Expansion> expansions) {
+std::size_t MappedExpansions::map(const Access& access, std::span<const Expansion> expansions,
+                                  Status& why_not) {
   const std::lock_guard lock(mutex_);
   version_ = 0;
-  return map_locked(access, expansions);
+  return map_locked(access, expansions, why_not);
 }
 
 std::size_t MappedExpansions::map_locked(const Access& access,
-                                         std::span<const Expansion> expansions) {
+                                         std::span<const Expansion> expansions, Status& why_not) {
   std::size_t same = 0;
   // By the serial, whatever name the device has.
   while (same < std::min(mapped_.size(), expansions.size()) &&
@@ -46,14 +56,8 @@ std::size_t MappedExpansions::map_locked(const Access& access,
     ++same;
   mapped_.resize(same);
   for (; same < expansions.size(); ++same) {
-    const Status status = map_next(access, expansions[same]);
-    if (status) continue;
-    static base::RareLine line;  // it is tried once a second
-    if (line.is_due()) {
-      base::log(base::LogLevel::kWarn, "pool", "a device of the pool cannot be used here: %s",
-                status.error().message);
-    }
-    break;
+    why_not = map_next(access, expansions[same]);
+    if (!why_not) break;
   }
   return same;
 }
@@ -61,12 +65,8 @@ std::size_t MappedExpansions::map_locked(const Access& access,
 Status MappedExpansions::map_next(const Access& access, const Expansion& expansion) {
   CACHALOT_TRY_ASSIGN(
       const ExpansionFile there,
-      open_expansion(access, expansion.path,
-                     read_only_ ? os::Access::kReadOnly : os::Access::kReadWrite, owners_));
-  if (!(there.expansion.serial == expansion.serial) || there.expansion.bytes != expansion.bytes) {
-    return Error::make(Code::kStale, "%.200s: has another use since it was added to the pool",
-                       expansion.path.c_str());
-  }
+      open_named(access, expansion, read_only_ ? os::Access::kReadOnly : os::Access::kReadWrite,
+                 owners_));
   std::byte* const at = mapped_.empty() ? base_ + access.geometry.device_bytes
                                         : mapped_.back().range.data + mapped_.back().range.bytes;
   const std::byte* const end =
@@ -83,6 +83,9 @@ Status MappedExpansions::map_next(const Access& access, const Expansion& expansi
         "has locked: start the process again to use it",
         expansion.path.c_str());
   }
+  struct stat named {};
+  if (fstat(there.file.fd(), &named) != 0)
+    return Error::from_errno(errno, "%.120s: looking at it", expansion.path.c_str());
   os::MapOptions options;
   options.read_only = read_only_;
   CACHALOT_TRY(there.file.map_at(at, memory::kStripeBytes, range.bytes, options));
@@ -90,13 +93,28 @@ Status MappedExpansions::map_next(const Access& access, const Expansion& expansi
     CACHALOT_TRY(listener_(range));
     told_until_ = range.data + range.bytes;
   }
-  mapped_.push_back({expansion, range});
+  mapped_.push_back({expansion, range, there.file.file_path(), named.st_dev, named.st_ino});
   return {};
 }
 
 Status MappedExpansions::flush() {
   for (const Range& range : ranges())
     CACHALOT_TRY(os::flush_to_file(range.data, range.bytes, "a device of the pool"));
+  return {};
+}
+
+std::optional<std::string> MappedExpansions::find_removed(
+    std::span<const Expansion> expansions) const {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < std::min(mapped_.size(), expansions.size()); ++i) {
+    const Mapped& mapped = mapped_[i];
+    struct stat named {};
+    const bool is_named = stat(mapped.file.c_str(), &named) == 0;
+    // Not to be allowed to look, say, is no sign of anything.
+    if (!is_named && errno != ENOENT && errno != ENOTDIR) continue;
+    if (!is_named || named.st_dev != mapped.device || named.st_ino != mapped.inode)
+      return mapped.expansion.path;
+  }
   return {};
 }
 

@@ -9,6 +9,8 @@
 //   2. `version_` is that of the table that mapped_ was last compared with; 0: none.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -35,8 +37,10 @@ class MappedExpansions final : public ExpansionMemory {
       : base_(base), read_only_(read_only), owners_(owners) {}
 
   std::uint32_t follow(const Access& access, std::uint32_t area, std::uint32_t epoch) override;
-  std::size_t map(const Access& access, std::span<const Expansion> expansions) override;
+  std::size_t map(const Access& access, std::span<const Expansion> expansions,
+                  Status& why_not) override;
   Status flush() override;
+  std::optional<std::string> find_removed(std::span<const Expansion> expansions) const override;
   Result<Expansion> look_at(const Access& access, const std::string& path) const override;
 
   // From now on, and of what is mapped. While there is a listener, no other device takes the place of one that it was
@@ -49,9 +53,13 @@ class MappedExpansions final : public ExpansionMemory {
   struct Mapped {
     Expansion expansion;
     Range range;
+    std::string file;  // and what it named
+    dev_t device;
+    ino_t inode;
   };
 
-  std::size_t map_locked(const Access& access, std::span<const Expansion> expansions);
+  std::size_t map_locked(const Access& access, std::span<const Expansion> expansions,
+                         Status& why_not);
   Status map_next(const Access& access, const Expansion& expansion);
 
   std::byte* const base_;

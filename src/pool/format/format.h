@@ -270,7 +270,8 @@ struct ExpansionsLine {
   std::uint32_t count;
   std::uint32_t leaving;  // blocks from here on are given up; kNoBlock: none
   std::uint32_t blocks;   // that are handed out, from 0 on
-  std::uint32_t reserved[9];
+  std::uint32_t lost;  // rows from the last one on, backwards: devices that a keeper began without
+  std::uint32_t reserved[8];
   std::uint32_t crc;
 };
 

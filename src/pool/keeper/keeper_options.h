@@ -54,6 +54,9 @@ struct KeeperOptions {
   std::uint32_t takeover_threads = 1;  // that read and write the directory when it begins
   // The takeover reads every payload that has a checksum, and drops blocks whose bytes are wrong.
   bool verify_payloads = false;
+  // Devices that were added to the pool and cannot be mapped here are given up, with their blocks. Else the keeper
+  // does not begin.
+  bool without_lost_devices = false;
   // for start(): bit k: keeper area k is in use by another process
   std::uint32_t avoid_slots = 0;
   // The keeper's name in reports.

@@ -5,6 +5,7 @@
 
 #include "base/fail_point.h"
 #include "base/log.h"
+#include "base/rare_line.h"
 #include "pool/keeper/requests/message.h"
 
 namespace cachalot::pool {
@@ -22,14 +23,16 @@ void Expansions::adopt() {
               "`cachalot pool grow` adds the devices again, empty");
   }
   if (table) table_ = *table;
-  const std::size_t there = access_.expansions->map(access_, table_.expansions);
+  Status why_not;
+  const std::size_t there = access_.expansions->map(access_, table_.expansions, why_not);
   if (there < table_.expansions.size()) {
-    base::log(
-        base::LogLevel::kError, "keeper",
-        "%zu of the pool's %zu added devices cannot be mapped, from %.200s on: their blocks are "
-        "lost; `cachalot pool grow` adds the devices again, empty",
-        table_.expansions.size() - there, table_.expansions.size(),
-        table_.expansions[there].path.c_str());
+    base::log(base::LogLevel::kError, "keeper",
+              "goes on without %zu of the pool's %zu added devices, from this one on: %s; their "
+              "blocks are lost; `cachalot pool grow` adds the devices again, empty",
+              table_.expansions.size() - there, table_.expansions.size(), why_not.error().message);
+    table_.lost.insert(table_.lost.begin(), table_.expansions.begin() + static_cast<long>(there),
+                       table_.expansions.end());
+    table_.lost.resize(std::min<std::size_t>(table_.lost.size(), kMaxExpansions - there));
     table_.expansions.resize(there);
     table_.leaving = kNoBlock;
   }
@@ -41,6 +44,28 @@ void Expansions::publish(std::size_t first_new) {
   table_.version = std::uint64_t{reign_.epoch()} << 32 | ++changes_;
   write_table(access_, reign_.area(), reign_.epoch(), table_, first_new);
   access_.domain().complete();
+}
+
+// In two steps: a row is written again only after a table that does not name it.
+void Expansions::forget_lost(const std::function<bool(const Expansion&)>& is_it) {
+  std::vector<Expansion> rest = table_.lost;
+  if (std::erase_if(rest, is_it) == 0) return;
+  table_.lost.clear();
+  publish(table_.expansions.size());
+  if (rest.empty()) return;
+  table_.lost = std::move(rest);
+  publish(table_.expansions.size());
+}
+
+void Expansions::look_after_names() const {
+  if (access_.expansions == nullptr) return;
+  const std::optional<std::string> removed = access_.expansions->find_removed(table_.expansions);
+  static base::RareLine line;
+  if (!removed || !line.is_due()) return;
+  base::log(base::LogLevel::kError, "keeper",
+            "%.200s: this device of the pool was removed meanwhile: processes that open the pool "
+            "from now on miss its blocks, and the next keeper does not start without it",
+            removed->c_str());
 }
 
 std::uint32_t Expansions::mend() const {
@@ -106,10 +131,19 @@ Status Expansions::add(const std::string& path, const PoolId& serial) {
     return Error::make(Code::kInvalidArgument, "%.200s: is another device than the one prepared",
                        path.c_str());
   }
+  // One that was lost is another device from now on. If they have all rows, the one that was lost first is forgotten.
+  forget_lost([&](const Expansion& lost) { return lost.path == path || lost.serial == serial; });
+  if (table_.expansions.size() + table_.lost.size() == kMaxExpansions)
+    forget_lost([oldest = table_.lost.back()](const Expansion& lost) { return lost == oldest; });
   table_.expansions.push_back({found.serial, found.bytes, path});
-  if (access_.expansions->map(access_, table_.expansions) != table_.expansions.size()) {
+  Status why_not;
+  if (blocks_on(access_, table_.expansions) == blocks_.usable()) {
     table_.expansions.pop_back();
-    return Error::make(Code::kIo, "%.200s: cannot be mapped", path.c_str());
+    return Error::make(Code::kInvalidArgument, "%.200s: has no room for a block", path.c_str());
+  }
+  if (access_.expansions->map(access_, table_.expansions, why_not) != table_.expansions.size()) {
+    table_.expansions.pop_back();
+    return Error::make(Code::kIo, "cannot be mapped: %.200s", why_not.error().message);
   }
   publish(table_.expansions.size() - 1);
   base::reach(FailPoint::kExpansionNamed);
@@ -124,6 +158,11 @@ std::uint32_t Expansions::first_of_last() const {
 }
 
 Status Expansions::give_up(const PoolId& serial) {
+  const auto is_it = [&](const Expansion& lost) { return lost.serial == serial; };
+  if (std::ranges::any_of(table_.lost, is_it)) {
+    forget_lost(is_it);
+    return {};
+  }
   if (table_.expansions.empty() || !(table_.expansions.back().serial == serial)) {
     const bool is_there =
         std::any_of(table_.expansions.begin(), table_.expansions.end(),

@@ -14,6 +14,7 @@
 #include <cachalot/result.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "pool/expansion/expansion_memory.h"
@@ -37,6 +38,8 @@ class Expansions {
   void serve(std::uint32_t client, const rpc::Message& message);
   // Writes the table anew where it was damaged. @return lines that were mended
   std::uint32_t mend() const;
+  // Says in the log, once a minute, which device was removed. @cost looking each path up
+  void look_after_names() const;
 
  private:
   Result<ExpansionAnswer> act(const ExpansionPayload& wanted, const rpc::Message& message);
@@ -45,6 +48,7 @@ class Expansions {
   Status keep();
   std::uint32_t first_of_last() const;
   void publish(std::size_t first_new);
+  void forget_lost(const std::function<bool(const Expansion&)>& is_it);
 
   const Access& access_;
   const Reign& reign_;

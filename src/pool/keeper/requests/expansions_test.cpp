@@ -55,13 +55,13 @@ class ExpansionsTest : public testing::TestWithParam<DomainKind> {
 
   std::string path(const std::string& name) const { return scratch_.path(name); }
 
-  void start_keeper() {
+  void start_keeper(const KeeperOptions& options = {}) {
     stop_ = false;
     std::atomic<bool> ready{false};
     // A keeper that takes over is another process: it has mapped nothing yet.
     keeper_pool_.emplace(open());
-    keeper_ = std::thread([this, &ready] {
-      Result<PoolKeeper> keeper = keeper_pool_->serve({});
+    keeper_ = std::thread([this, &ready, &options] {
+      Result<PoolKeeper> keeper = keeper_pool_->serve(options);
       EXPECT_TRUE(keeper) << keeper.error().message;
       ready = true;
       if (!keeper) return;
@@ -229,8 +229,26 @@ TEST_P(ExpansionsTest, ADeviceThatIsGoneAtATakeoverTakesOnlyItsOwnBlocks) {
     writer.put(1, 600);
   }
   stop_keeper();
-  std::filesystem::remove(two.path);
+  std::filesystem::rename(two.path, path("elsewhere"));
+  // Without an order it changes nothing: the blocks are there when the device is.
+  for (int attempt = 0; attempt < 6; ++attempt) {
+    Pool pool = open();
+    const KeeperView before = pool.state().read_keepers();
+    const Result<PoolKeeper> refused = pool.serve({});
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Code::kIo);
+    EXPECT_NE(std::string(refused.error().message).find(two.path), std::string::npos);
+    EXPECT_EQ(pool.state().read_keepers().epoch, before.epoch);
+  }
+  std::filesystem::rename(path("elsewhere"), two.path);
   start_keeper();
+  {
+    const Process reader = process();
+    EXPECT_EQ(reader.read(1, 600), 600u);
+  }
+  stop_keeper();
+  std::filesystem::remove(two.path);
+  start_keeper({.without_lost_devices = true});
   const Process again = process();
   EXPECT_EQ(again.pool.state().capacity_blocks(), with_one);
   EXPECT_LE(again.read(1, 600), with_one);
@@ -238,6 +256,40 @@ TEST_P(ExpansionsTest, ADeviceThatIsGoneAtATakeoverTakesOnlyItsOwnBlocks) {
   EXPECT_EQ(again.read(5000, 500), 500u);
   grow(again, "three");
   EXPECT_EQ(again.pool.state().capacity_blocks(), with_one + kPartBlocks);
+}
+
+TEST_P(ExpansionsTest, LostDevicesAreRememberedAsLongAsThereAreRows) {
+  const auto add = [this](const Process& by, const std::string& name) {
+    const Expansion made = prepare(name.c_str(), kStripeBytes);
+    const Result<ExpansionAnswer> answer = by.requests().add_expansion(made.path, made.serial);
+    EXPECT_TRUE(answer) << (answer ? "" : answer.error().message);
+    return made;
+  };
+  std::vector<Expansion> lost;
+  {
+    const Process client = process();
+    for (int i = 0; i < 16; ++i) lost.push_back(add(client, "a" + std::to_string(i)));
+  }
+  stop_keeper();
+  std::filesystem::remove(lost[0].path);
+  start_keeper({.without_lost_devices = true});
+  const Process client = process();
+  const auto table = [&] { return *client.pool.state().read_expansions(); };
+  EXPECT_EQ(table().expansions.size(), 0u);
+  EXPECT_EQ(table().lost, lost);
+  std::vector<Expansion> added;
+  for (int i = 0; i < 15; ++i) added.push_back(add(client, "b" + std::to_string(i)));
+  EXPECT_EQ(table().expansions, added);
+  EXPECT_EQ(table().lost, lost);
+  added.push_back(add(client, "c"));  // in the row of the last one
+  lost.pop_back();
+  EXPECT_EQ(table().expansions, added);
+  EXPECT_EQ(table().lost, lost);
+  ASSERT_TRUE(client.requests().give_up_expansion(lost[3].serial));
+  lost.erase(lost.begin() + 3);
+  EXPECT_EQ(table().expansions, added);
+  EXPECT_EQ(table().lost, lost);
+  EXPECT_EQ(client.requests().give_up_expansion({7, 7}).error().code, Code::kNotFound);
 }
 
 TEST_P(ExpansionsTest, WhatAClientHoldsInAdvanceKeepsADeviceUntilItIsReturned) {

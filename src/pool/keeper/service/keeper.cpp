@@ -2,6 +2,7 @@
 
 #include "base/fail_point.h"
 #include "base/log.h"
+#include "pool/keeper/takeover/added_devices.h"
 
 namespace cachalot::pool {
 
@@ -49,6 +50,7 @@ Result<std::unique_ptr<Keeper>> Keeper::start(const Access& access, const Keeper
 }
 
 Status Keeper::announce(std::uint32_t avoid_slots) {
+  if (!options_.without_lost_devices) CACHALOT_TRY(check_added_devices(access_));
   CACHALOT_TRY(reign_.announce(avoid_slots));
   directory_.rule(reign_.epoch());
   blocks_.rule(reign_.area());

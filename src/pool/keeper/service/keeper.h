@@ -58,7 +58,7 @@ class Keeper {
   // Says in its area that it rules from now on, with the next epoch; take_over() and begin_to_serve()
   // follow. One keeper at a time, which is the caller's business (Pool takes a lock): from here on
   // every process sees the epoch.
-  // @errors kBusy: no area is free; kRefused: the epochs of this pool are used up
+  // @errors kBusy: no area is free; kRefused: the epochs of this pool are used up; as check_added_devices()
   Status announce(std::uint32_t avoid_slots);
   // A pool that had a keeper before is taken over: its entries are checked, kept and written again; blocks
   // that clients held are quarantined.
@@ -94,12 +94,17 @@ class Keeper {
     storage_desk_ = desk;
   }
 
+  // Before the announcement: as KeeperOptions says.
+  void set_without_lost_devices(bool without) { options_.without_lost_devices = without; }
   // From now on; a client that holds more gets no further block until it holds less.
   void set_limits(std::uint32_t max_grants, std::uint64_t suspect_after_ns) {
     options_.max_grants = max_grants;
     options_.suspect_after_ns = suspect_after_ns;
     dispatcher_.set_max_grants(max_grants);
   }
+
+  // About once a second.
+  void look_after_names() { dispatcher_.expansions().look_after_names(); }
 
   // True once a client has asked the keeper to end.
   bool stop_requested() const { return dispatcher_.stop_requested(); }
