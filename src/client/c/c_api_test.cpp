@@ -486,6 +486,20 @@ TEST_F(CApiTest, NumbersBeyondReasonAreRefusedWithTheirBound) {
   EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
 }
 
+TEST_F(CApiTest, TheCpusOfCopiesAreRead) {
+  cachalot_client* client = nullptr;
+  options_.copy_cpus = "none";
+  EXPECT_EQ(cachalot_attach(&options_, &client), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_NE(std::strstr(cachalot_last_message(), "copy_cpus: 'none': expected"), nullptr)
+      << cachalot_last_message();
+  // A caller that was compiled before the field was there does not set it.
+  options_.struct_size = offsetof(cachalot_client_options, copy_cpus);
+  EXPECT_EQ(cachalot_detach(attach()), CACHALOT_OK);
+  options_.struct_size = sizeof options_;
+  options_.copy_cpus = "0=0";
+  EXPECT_EQ(cachalot_detach(attach()), CACHALOT_OK);
+}
+
 TEST_F(CApiTest, RecordsTheRequestsThatAreLookedUp) {
   const std::string file = path_ + ".jsonl";
   options_.record_requests = file.c_str();
