@@ -226,12 +226,12 @@ TEST_F(CApiTest, ASizeThatCutsAFieldIsRefusedAndSaysWhatIsExpected) {
     return cachalot_attach(&options_, &client);
   };
   refused(attach_with(13),
-          "client options: struct_size 13 ends within the field of bytes 8 to 15, expected 176");
+          "client options: struct_size 13 ends within the field of bytes 8 to 15, expected 184");
   refused(attach_with(41),
           "client options: struct_size 41 ends within the field of bytes 40 to 95");
   refused(attach_with(159), "ends within the field of bytes 156 to 159");
-  refused(attach_with(178),
-          "client options: struct_size 178, expected 176, or of a later version a multiple of 8 up "
+  refused(attach_with(186),
+          "client options: struct_size 186, expected 184, or of a later version a multiple of 8 up "
           "to 4096");
   refused(attach_with(4104), "client options: struct_size 4104");
   refused(attach_with(UINT32_MAX), "client options: struct_size 4294967295");
