@@ -50,7 +50,8 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
             nb::handle slot, nb::handle copy_threads, nb::handle workers, nb::handle grant_blocks,
             std::optional<bool> checksums, nb::handle keeper_timeout_s, nb::handle recovery_s,
             nb::handle record_requests, const std::string& recorded_call, bool pool_bypasses_caches,
-            bool pinned_reads, bool allow_foreign_pool, nb::handle share_tp, bool counts_prompts) {
+            bool pinned_reads, bool allow_foreign_pool, nb::handle share_tp, bool counts_prompts,
+            const std::string& copy_cpus) {
   ClientOptions options;
   options.pool = paths_of(pool);
   options.model = model;
@@ -76,6 +77,7 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
   options.pinned_reads = pinned_reads;
   options.allow_foreign_pool = allow_foreign_pool;
   options.counts_prompts = counts_prompts;
+  options.copy_cpus = copy_cpus;
   Result<Client> client = [&] {
     const GilRelease release;
     return Client::attach(options);
@@ -374,7 +376,7 @@ void add_client(nb::module_& module) {
            nb::arg("record_requests") = nb::none(), nb::arg("recorded_call") = "lookup",
            nb::arg("pool_bypasses_caches") = false, nb::arg("pinned_reads") = false,
            nb::arg("allow_foreign_pool") = false, nb::arg("share_tp") = 0,
-           nb::arg("counts_prompts") = false,
+           nb::arg("counts_prompts") = false, nb::arg("copy_cpus") = "",
            nb::sig(
                "def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
                "KvGeometry, salt: str = '', "
@@ -386,7 +388,7 @@ void add_client(nb::module_& module) {
                "float = 2.0, record_requests: str | os.PathLike[str] | None = None, "
                "recorded_call: str = 'lookup', pool_bypasses_caches: bool = False, "
                "pinned_reads: bool = False, allow_foreign_pool: bool = False, share_tp: int = 0, "
-               "counts_prompts: bool = False) -> None"),
+               "counts_prompts: bool = False, copy_cpus: str = '') -> None"),
            "Attaches to a pool that a keeper serves. model, salt, geometry, block_order and\n"
            "hash form the namespace: the client never receives blocks of another namespace.\n"
            "\n"
@@ -419,6 +421,9 @@ void add_client(nb::module_& module) {
            "    pieces of so many groups of the model's KV heads; see docs/guide/embed.md\n"
            "counts_prompts: True: only count_prompt() counts prompts; False: lookup(),\n"
            "    prefetch() and loads do, see Statistics\n"
+           "copy_cpus: on which CPUs copies from and to each device of the pool run, of caches\n"
+           "    in this process's memory: '' (anywhere), 'auto', or '0=0-31;1=32-63'; see\n"
+           "    docs/guide/pool.md\n"
            "\n"
            "Raises NoKeeperError; BusyError: all slots are in use, or held for clients that\n"
            "stopped answering; InvalidArgumentError: a value is out of range, or a block does\n"

@@ -185,6 +185,8 @@ typedef struct cachalot_client_options {
   uint32_t share_tp;
   /* not 0: only cachalot_count_prompt() counts prompts, see client.h */
   uint32_t counts_prompts;
+  /* CPUs of copies, see client.h; null: anywhere */
+  const char* copy_cpus;
 } cachalot_client_options;
 
 CACHALOT_API cachalot_code cachalot_attach(const cachalot_client_options* options,

@@ -95,6 +95,12 @@ struct ClientOptions {
   // client slot in the pool; default: a free slot of the host
   std::optional<std::uint32_t> slot = {};
   std::uint32_t copy_threads = 1;  // threads that share the copies of one call: 1 to kMostThreads
+  // On which CPUs the copies of caches in this process's memory run, for machines with several sockets. "": anywhere.
+  // "auto": near each device, as /sys and the place of its pages say; where they do not say, anywhere. "0=0-31;1=32-63":
+  // device 0 of the pool by these CPUs, device 1 by those; all devices of `pool` are given. Each device has one of the
+  // call's copy_threads at least; the caller's own CPUs stay as they are. A block belongs to the device of its first
+  // byte. Devices that a pool got later belong to device 0.
+  std::string copy_cpus = {};
   // threads that run asynchronous calls: 1 to kMostThreads
   std::uint32_t workers = 1;
   // Free blocks that this client holds in advance: 1 to kMostGrantBlocks. All clients together hold at

@@ -55,7 +55,8 @@ class _ClientOptions(ctypes.Structure):
         ("geometry", _Geometry), ("hash", _U32), ("copy_threads", _U32), ("workers", _U32), ("grant_blocks", _U32),
         ("python_hash_seed", _TEXT), ("keeper_timeout_ns", _U64), ("recovery_ns", _U64), ("record_requests", _TEXT),
         ("record_loads", _U32), ("reserved", _U32), ("pool_bypasses_caches", _U32), ("pinned_reads", _U32),
-        ("allow_foreign_pool", _U32), ("reserved2", _U32), ("share_tp", _U32), ("counts_prompts", _U32)]
+        ("allow_foreign_pool", _U32), ("reserved2", _U32), ("share_tp", _U32), ("counts_prompts", _U32),
+        ("copy_cpus", _TEXT)]
 
 
 class _Buffer(ctypes.Structure):

@@ -47,12 +47,12 @@ struct FieldEnds<cachalot_keeper_options> {
 template <>
 struct FieldEnds<cachalot_client_options> {
   using S = cachalot_client_options;
-  static constexpr auto kAll =
-      ends_of(&S::struct_size, &S::host, &S::pool, &S::model, &S::salt, &S::block_order,
-              &S::geometry, &S::hash, &S::copy_threads, &S::workers, &S::grant_blocks,
-              &S::python_hash_seed, &S::keeper_timeout_ns, &S::recovery_ns, &S::record_requests,
-              &S::record_loads, &S::reserved, &S::pool_bypasses_caches, &S::pinned_reads,
-              &S::allow_foreign_pool, &S::reserved2, &S::share_tp, &S::counts_prompts);
+  static constexpr auto kAll = ends_of(
+      &S::struct_size, &S::host, &S::pool, &S::model, &S::salt, &S::block_order, &S::geometry,
+      &S::hash, &S::copy_threads, &S::workers, &S::grant_blocks, &S::python_hash_seed,
+      &S::keeper_timeout_ns, &S::recovery_ns, &S::record_requests, &S::record_loads, &S::reserved,
+      &S::pool_bypasses_caches, &S::pinned_reads, &S::allow_foreign_pool, &S::reserved2,
+      &S::share_tp, &S::counts_prompts, &S::copy_cpus);
 };
 
 template <>

@@ -44,7 +44,7 @@ Result<std::shared_ptr<RegisteredCache>> RegisteredCache::make(
   if (means.gpu == nullptr) {
     for (const kv::EngineCache& cache : made->caches_) {
       CACHALOT_TRY_ASSIGN(kv::CpuEngine engine,
-                          kv::CpuEngine::make(cache, order, domain, {means.threads}));
+                          kv::CpuEngine::make(cache, order, domain, {means.threads, means.homes}));
       made->engines_.push_back(std::make_unique<kv::CpuEngine>(std::move(engine)));
     }
     return made;

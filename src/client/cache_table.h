@@ -19,6 +19,7 @@
 #include "client/fork_guard.h"
 #include "client/share_tp/head_groups.h"
 #include "kv/copy_engine.h"
+#include "kv/cpu/copy_homes.h"
 #include "kv/cuda/cuda_engine.h"
 #include "kv/cuda/gpus.h"
 #include "memory/coherence.h"
@@ -33,7 +34,9 @@ struct CopyMeans {
     if (options.pool_bypasses_caches) means.host_caches = kv::HostCaches::kBypassed;
     return means;
   }
-  std::uint32_t threads = 1;                              // for caches in this process's memory
+  // for caches in this process's memory
+  std::uint32_t threads = 1;
+  std::shared_ptr<const kv::CopyHomes> homes = {};        // null: anywhere
   kv::Gpu* gpu = nullptr;                                 // the cache's GPU; outlives the cache
   kv::HostCaches host_caches = kv::HostCaches::kFlushed;  // for caches on a GPU
 };

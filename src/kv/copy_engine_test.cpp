@@ -8,7 +8,8 @@ using memory::DomainKind;
 
 INSTANTIATE_TEST_SUITE_P(
     Real, EveryEngine,
-    testing::Combine(testing::Values(EngineKind::kCpu, EngineKind::kCpuThreads),
+    testing::Combine(testing::Values(EngineKind::kCpu, EngineKind::kCpuThreads,
+                                     EngineKind::kCpuHomes),
                      testing::Values(DomainKind::kCoherent, DomainKind::kNoncoherent,
                                      DomainKind::kMixed),
                      testing::Values(memory::Isa::kAvx512, memory::Isa::kAvx2, memory::Isa::kSse2)),

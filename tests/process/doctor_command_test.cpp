@@ -89,6 +89,44 @@ TEST_F(Doctor, EachCheckOfTheMachineFails) {
   expect_state("shared_memory", "fault", "not there");
 }
 
+TEST_F(Doctor, SaysWhichNodeADaxDeviceIsNearToAndWhatToDoWhereThereAreSeveral) {
+  const std::string nodes = "/sys/devices/system/node/", devices = "/sys/bus/dax/devices/";
+  const auto dax = [&] { return of(examine(), "dax_devices"); };
+  const auto has = [](const nlohmann::json& one, const char* key, const char* part) {
+    return one[key].get<std::string>().find(part) != std::string::npos;
+  };
+  put_file(devices + "dax0.0/size", "1073741824\n");
+  put_file(devices + "dax0.0/numa_node", "2\n");
+  put_file("/dev/dax0.0", "");
+  put_file(nodes + "node0/distance", "10 30\n");
+  put_file(nodes + "node2/cpulist", "\n");
+  put_file(nodes + "node2/distance", "30 10\n");
+  nlohmann::json one = dax();
+  EXPECT_TRUE(has(one, "found", "dax0.0 of 1 GiB, near to node0")) << one;
+  EXPECT_FALSE(has(one, "advice", "copy_cpus")) << "one node with cores: " << one;
+
+  put_file(nodes + "node1/cpulist", "8-15\n");
+  put_file(nodes + "node2/distance", "30 20 10\n");
+  one = dax();
+  EXPECT_EQ(one["state"], "ok") << one;
+  EXPECT_TRUE(has(one, "found", "near to node1")) << one;
+  EXPECT_TRUE(has(one, "advice", "copy_cpus=auto")) << one;
+  EXPECT_TRUE(has(one, "advice", "numactl --cpunodebind=1")) << one;
+
+  put_file(devices + "dax1.0/numa_node", "0\n");
+  put_file("/dev/dax1.0", "");
+  one = dax();
+  EXPECT_TRUE(has(one, "found", "dax1.0 of unknown size, near to node0")) << one;
+  EXPECT_TRUE(has(one, "advice", "copy_cpus=auto")) << one;
+  EXPECT_FALSE(has(one, "advice", "cpunodebind")) << "they are near to different nodes: " << one;
+
+  std::filesystem::remove_all(root_ + devices + "dax1.0");
+  put_file(devices + "dax0.0/numa_node", "-1\n");
+  one = dax();
+  EXPECT_FALSE(has(one, "found", "near")) << one;
+  EXPECT_FALSE(has(one, "advice", "copy_cpus")) << one;
+}
+
 TEST_F(Doctor, LimitsOfTheProcess) {
   const Outcome few = run({"doctor", "--root", root_, "--json", "-"},
                           {.limit = RunOptions::Limit{RLIMIT_NOFILE, 256}});

@@ -204,6 +204,14 @@ def test_numbers_beyond_reason_are_refused_with_their_bound(pool, option):
             attach(pool, **{option: value})
 
 
+def test_cpus_that_cannot_be_read(pool):
+    for value in ("0", "0=0;1=1", "0=a"):
+        with pytest.raises(cachalot.InvalidArgumentError, match=f"copy_cpus: '{value}': expected"):
+            attach(pool, copy_cpus=value)
+    attach(pool, copy_cpus="0=0").detach()
+    attach(pool, copy_cpus="auto").detach()
+
+
 def test_a_keeper_that_cannot_be(pool):
     path = pool + ".none"
     for options, words in {

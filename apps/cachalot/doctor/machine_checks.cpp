@@ -5,10 +5,12 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <sstream>
 
 #include "os/memory.h"
+#include "os/topology.h"
 #include "values.h"
 
 namespace cachalot::apps {
@@ -164,17 +166,29 @@ Finding nodes(const std::string& root) {
           "--create`"};
 }
 
+// The number of the node whose cores are near to a devdax device; empty: not known.
+std::string node_near(const std::string& device, const std::string& root) {
+  const std::optional<int> own = os::node_of_dax(device, root);
+  if (!own) return "";
+  const std::optional<int> near = os::nearest_node_with_cores(*own, root);
+  return near ? std::to_string(*near) : "";
+}
+
 Finding dax(const std::string& root) {
   const std::string folder = root + "/sys/bus/dax/devices";
   std::string found;
+  std::set<std::string> nodes_near;
   for (const std::string& name : names_in(folder)) {
+    const std::string near = node_near(name, root);
+    if (!near.empty()) nodes_near.insert(near);
     const std::string size = line_of(folder + "/" + name + "/size"),
                       align = line_of(folder + "/" + name + "/align");
     found +=
         (found.empty() ? "" : ", ") + name + " of " +
         (size.empty() ? "unknown size" : bytes_text(std::strtoull(size.c_str(), nullptr, 10))) +
         (align.empty() ? ""
-                       : ", aligned to " + bytes_text(std::strtoull(align.c_str(), nullptr, 10)));
+                       : ", aligned to " + bytes_text(std::strtoull(align.c_str(), nullptr, 10))) +
+        (near.empty() ? "" : ", near to node" + near);
     if (!fs::exists(root + "/dev/" + name))
       return {
           "dax_devices", Health::kFault, found + ": /dev/" + name + " is not there",
@@ -182,9 +196,17 @@ Finding dax(const std::string& root) {
   }
   if (found.empty())
     return {"dax_devices", Health::kOk, "none (CXL and persistent memory as a device)"};
-  return {"dax_devices", Health::kOk, found,
-          "whether hosts see each other's writes without flushes is the switch's to say: give "
-          "--domain noncoherent unless it is known"};
+  std::string advice =
+      "whether hosts see each other's writes without flushes is the switch's to say: give "
+      "--domain noncoherent unless it is known";
+  if (!nodes_near.empty() && os::nodes_with_cores(root).size() > 1) {
+    advice +=
+        "; copies by cores of another node cross between sockets: give engines copy_cpus=auto";
+    if (nodes_near.size() == 1) {
+      advice += ", or start them by numactl --cpunodebind=" + *nodes_near.begin();
+    }
+  }
+  return {"dax_devices", Health::kOk, found, advice};
 }
 
 }  // namespace

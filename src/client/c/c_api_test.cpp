@@ -226,12 +226,12 @@ TEST_F(CApiTest, ASizeThatCutsAFieldIsRefusedAndSaysWhatIsExpected) {
     return cachalot_attach(&options_, &client);
   };
   refused(attach_with(13),
-          "client options: struct_size 13 ends within the field of bytes 8 to 15, expected 176");
+          "client options: struct_size 13 ends within the field of bytes 8 to 15, expected 184");
   refused(attach_with(41),
           "client options: struct_size 41 ends within the field of bytes 40 to 95");
   refused(attach_with(159), "ends within the field of bytes 156 to 159");
-  refused(attach_with(178),
-          "client options: struct_size 178, expected 176, or of a later version a multiple of 8 up "
+  refused(attach_with(186),
+          "client options: struct_size 186, expected 184, or of a later version a multiple of 8 up "
           "to 4096");
   refused(attach_with(4104), "client options: struct_size 4104");
   refused(attach_with(UINT32_MAX), "client options: struct_size 4294967295");
@@ -484,6 +484,20 @@ TEST_F(CApiTest, NumbersBeyondReasonAreRefusedWithTheirBound) {
   }
   EXPECT_EQ(cachalot_register_buffer(client, &byte, 1), CACHALOT_OK);
   EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+}
+
+TEST_F(CApiTest, TheCpusOfCopiesAreRead) {
+  cachalot_client* client = nullptr;
+  options_.copy_cpus = "none";
+  EXPECT_EQ(cachalot_attach(&options_, &client), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_NE(std::strstr(cachalot_last_message(), "copy_cpus: 'none': expected"), nullptr)
+      << cachalot_last_message();
+  // A caller that was compiled before the field was there does not set it.
+  options_.struct_size = offsetof(cachalot_client_options, copy_cpus);
+  EXPECT_EQ(cachalot_detach(attach()), CACHALOT_OK);
+  options_.struct_size = sizeof options_;
+  options_.copy_cpus = "0=0";
+  EXPECT_EQ(cachalot_detach(attach()), CACHALOT_OK);
 }
 
 TEST_F(CApiTest, RecordsTheRequestsThatAreLookedUp) {

@@ -103,6 +103,7 @@ Result<ClientOptions> client_options_of(const cachalot_client_options* given) {
   options.pool_bypasses_caches = o.pool_bypasses_caches != 0;
   options.pinned_reads = o.pinned_reads != 0;
   options.allow_foreign_pool = o.allow_foreign_pool != 0;
+  options.copy_cpus = text(o.copy_cpus);
   options.counts_prompts = o.counts_prompts != 0;
   options.recorded_call = o.record_loads != 0 ? RecordedCall::kLoad : RecordedCall::kLookup;
   return options;

@@ -12,6 +12,7 @@
 #include "client/attach.h"
 #include "client/cache_table.h"
 #include "client/copies.h"
+#include "client/copy_homes.h"
 #include "client/fingerprint.h"
 #include "client/fork_guard.h"
 #include "client/layers/layerwise.h"
@@ -26,7 +27,8 @@ namespace cachalot {
 struct Client::Impl {
   Impl(const ClientOptions& given, const KvGeometry& in_pool, const client::HeadGroups& of_rank,
        const kv::BlockOrder& block_order, std::shared_ptr<client::Session> opened,
-       const block_hash::NamespaceId& name_space, std::optional<TraceRecorder> opened_recorder)
+       const block_hash::NamespaceId& name_space, std::optional<TraceRecorder> opened_recorder,
+       std::shared_ptr<const kv::CopyHomes> found_homes)
       : options(given),
         pool_block(in_pool),
         groups(of_rank),
@@ -35,6 +37,7 @@ struct Client::Impl {
         session(std::move(opened)),
         objects(*session, session->counters(), space),
         recorder(std::move(opened_recorder)),
+        homes(std::move(found_homes)),
         calls(given.workers) {}
 
   const ClientOptions options;
@@ -47,6 +50,7 @@ struct Client::Impl {
   client::CacheTable caches;
   client::Objects objects;
   std::optional<TraceRecorder> recorder;
+  const std::shared_ptr<const kv::CopyHomes> homes;
   client::AsyncCalls calls;  // destroyed first
 
   void record(RecordedCall made, std::span<const BlockHash> hashes) {
@@ -227,14 +231,16 @@ Result<Client> client::attach(const ClientOptions& options, kv::Gpus::Open open_
                        " (`cachalot pool create --block-bytes`)",
                        pool_block.block_bytes(), room);
   }
+  CACHALOT_TRY_ASSIGN(std::shared_ptr<const kv::CopyHomes> homes,
+                      client::find_copy_homes(options.copy_cpus, session->pool()));
   std::optional<TraceRecorder> recorder;
   if (!options.record_requests.empty()) {
     CACHALOT_TRY(check_is_no_device(options.record_requests, session->pool().devices()));
     CACHALOT_TRY_ASSIGN(recorder, TraceRecorder::open(options.record_requests));
   }
-  return Client(
-      std::make_unique<Client::Impl>(options, pool_block, groups, *order, std::move(session),
-                                     block_hash::make_namespace(fingerprint), std::move(recorder)));
+  return Client(std::make_unique<Client::Impl>(
+      options, pool_block, groups, *order, std::move(session),
+      block_hash::make_namespace(fingerprint), std::move(recorder), std::move(homes)));
 }
 
 Status Client::detach() {
@@ -269,6 +275,7 @@ std::vector<BlockHash> Client::hash_tokens(std::span<const std::uint32_t> tokens
 Result<CacheId> Client::register_cache(const PagedCache& cache) {
   CACHALOT_TRY(impl_->session->check_usable());
   client::CopyMeans means = client::CopyMeans::of(impl_->options);
+  means.homes = impl_->homes;
   if (cache.cuda_device) {
     CACHALOT_TRY_ASSIGN(means.gpu, impl_->session->gpus().find_or_open(*cache.cuda_device));
   } else if (cache.cuda_stream != nullptr) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kv/cpu/in_homes.h"
 #include "kv/cpu/in_threads.h"
 #include "kv/cpu/run_batch.h"
 #include "kv/walk.h"
@@ -24,12 +25,19 @@ Status CpuEngine::scatter(std::span<const BlockCopy> blocks, LayerRange layers) 
   return copy(blocks, layers, Direction::kScatter);
 }
 
+template <class Block, class F>
+void CpuEngine::in_shares(std::span<const Block> blocks, std::uint64_t block_bytes, F&& f) const {
+  if (options_.homes != nullptr)
+    return in_homes(*options_.homes, options_.threads, block_bytes, blocks, f);
+  in_threads(options_.threads, blocks.size(),
+             [&](std::size_t first, std::size_t last) { f(blocks.subspan(first, last - first)); });
+}
+
 Status CpuEngine::copy(std::span<const BlockCopy> blocks, LayerRange layers, Direction direction) {
   CACHALOT_TRY_ASSIGN(const CopyPlan plan,
                       CopyPlan::compile(*cache_, *order_, layers, grain_of(blocks)));
   CACHALOT_TRY(check_blocks(*cache_, plan, blocks, direction));
-  in_threads(options_.threads, blocks.size(), [&](std::size_t first, std::size_t last) {
-    const std::span<const BlockCopy> share = blocks.subspan(first, last - first);
+  in_shares(blocks, plan.copied_bytes(), [&](std::span<const BlockCopy> share) {
     direction == Direction::kGather ? gather_share(plan, share) : scatter_share(plan, share);
   });
   return {};
@@ -66,10 +74,10 @@ void CpuEngine::scatter_share(const CopyPlan& plan, std::span<const BlockCopy> b
 
 Status CpuEngine::scatter_rows(const RowPlan& plan, std::span<const RowBlock> blocks) {
   CACHALOT_TRY(check_row_blocks(plan, blocks));
-  in_threads(options_.threads, blocks.size(), [&](std::size_t first, std::size_t last) {
+  in_shares(blocks, plan.padded_block_bytes(), [&](std::span<const RowBlock> share) {
     RowWalk walk(plan);
     ScatterBatch batch(*domain_, Preparation::kByBatch);
-    for (const RowBlock& block : blocks.subspan(first, last - first)) {
+    for (const RowBlock& block : share) {
       batch.begin_block(block.pool, nullptr);
       walk.for_each_row(block.number, [&](const Row& row) {
         batch.add(row.pool_offset, cache_->bases()[row.tensor] + row.engine_offset, row.bytes);

@@ -8,7 +8,10 @@
 // @threads  any number may use one engine at a time; calls share nothing
 #pragma once
 
+#include <memory>
+
 #include "kv/copy_engine.h"
+#include "kv/cpu/copy_homes.h"
 
 namespace cachalot::kv {
 
@@ -16,6 +19,8 @@ struct CpuOptions {
   // A call's blocks are divided among so many threads, the caller's among them; they are started
   // and ended by the call. Each order()s what it wrote.
   std::uint32_t threads = 1;
+  // Which cores copy what; null: any. With homes a call divides its threads as in_homes() says.
+  std::shared_ptr<const CopyHomes> homes = {};
 };
 
 class CpuEngine final : public CopyEngine {
@@ -41,6 +46,9 @@ class CpuEngine final : public CopyEngine {
       : cache_(&cache), order_(&order), domain_(&domain), options_(options) {}
 
   Status copy(std::span<const BlockCopy> blocks, LayerRange layers, Direction direction);
+  // Calls f(blocks) for the share of each thread. @param block_bytes  that are copied of each
+  template <class Block, class F>
+  void in_shares(std::span<const Block> blocks, std::uint64_t block_bytes, F&& f) const;
   void gather_share(const CopyPlan& plan, std::span<const BlockCopy> blocks) const;
   void scatter_share(const CopyPlan& plan, std::span<const BlockCopy> blocks) const;
   void prepare_whole(const CopyPlan& plan, const BlockCopy& block) const;

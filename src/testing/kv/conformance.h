@@ -12,6 +12,7 @@
 
 #include "kv/cpu/cpu_engine.h"
 #include "memory/mixed_domain.h"
+#include "os/topology.h"
 #include "testing/kv/reference.h"
 #include "testing/kv/staged_engine.h"
 #include "testing/memory/lossy_memory.h"
@@ -21,6 +22,7 @@ namespace cachalot::kv {
 enum class EngineKind {
   kCpu,
   kCpuThreads,
+  kCpuHomes,
   kFakeGpu,  // by threads, in bulk, by batches of the driver's copies, by its copies
   kFakeGpuBulk,
   kFakeGpuBatch,
@@ -75,6 +77,14 @@ class World {
   PoolMemory pool() {
     return {reinterpret_cast<std::byte*>(lines_.data()), lines_.size() * memory::kLineBytes};
   }
+  // Pages of 4 KiB belong to the first and last core in turn. Nothing in the lossy domain.
+  std::shared_ptr<const CopyHomes> homes() {
+    auto homes = std::make_shared<CopyHomes>(1);
+    const std::vector<int> cores = os::online_cores();
+    for (std::uint64_t at = 0; at < pool().bytes; at += 4096)
+      homes->add(pool().at + at, 4096, {at / 4096 % 2 == 0 ? cores.front() : cores.back()});
+    return homes;
+  }
   memory::Domain& writer() { return *writer_; }
   memory::Domain& reader() { return *reader_; }
 
@@ -113,8 +123,10 @@ inline std::unique_ptr<CopyEngine> make_engine(EngineKind kind, const EngineCach
     return std::make_unique<StagedEngine>(!needs_gpu(kind), kTheWays[number % std::size(kTheWays)],
                                           cache, tensors, order, domain, world.pool());
   }
-  const std::uint32_t threads = kind == EngineKind::kCpuThreads ? 3 : 1;
-  Result<CpuEngine> engine = CpuEngine::make(cache, order, domain, {threads});
+  CpuOptions options;
+  options.threads = kind == EngineKind::kCpu ? 1 : 3;
+  if (kind == EngineKind::kCpuHomes) options.homes = world.homes();
+  Result<CpuEngine> engine = CpuEngine::make(cache, order, domain, options);
   EXPECT_TRUE(engine) << engine.error().message;
   return std::make_unique<CpuEngine>(*std::move(engine));
 }

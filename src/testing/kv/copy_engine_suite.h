@@ -33,9 +33,9 @@ class EveryEngine : public testing::TestWithParam<Setting> {
 
 inline std::string name_of(const testing::TestParamInfo<Setting>& of) {
   const auto [engine, domain, isa] = of.param;
-  const char* const names[] = {
-      "cpu", "cpu_threads", "fake_gpu",  "fake_gpu_bulk", "fake_gpu_batch", "fake_gpu_copies",
-      "gpu", "gpu_bulk",    "gpu_batch", "gpu_copies"};
+  const char* const names[] = {"cpu",           "cpu_threads",    "cpu_homes",       "fake_gpu",
+                               "fake_gpu_bulk", "fake_gpu_batch", "fake_gpu_copies", "gpu",
+                               "gpu_bulk",      "gpu_batch",      "gpu_copies"};
   return std::string(names[static_cast<int>(engine)]) + "_" + memory::domain_name(domain) + "_" +
          memory::isa_name(isa);
 }

@@ -74,7 +74,8 @@ class Attachment:
                         block_order=self.group.order, share_tp=self.group.share_tp, salt=options.salt,
                         host=options.host, copy_threads=options.copy_threads, workers=options.workers,
                         checksums=options.checksums, keeper_timeout_s=options.keeper_timeout,
-                        allow_foreign_pool=options.allow_foreign_pool, counts_prompts=self._counts_prompts)
+                        allow_foreign_pool=options.allow_foreign_pool, counts_prompts=self._counts_prompts,
+                        copy_cpus=options.copy_cpus)
         made = self._register(client) if self._on_attach is not None else None
         with self._lock:
             if not self._is_closed and not self.is_over:

@@ -55,6 +55,8 @@ class PoolOptions:
     store_held: float = 0.25
     #: threads that share the copies of one call
     copy_threads: int = 1
+    #: on which CPUs these run, by device: "", "auto", or "0=0-31;1=32-63". Not of caches on a GPU
+    copy_cpus: str = ""
     #: threads that run asynchronous loads and stores
     workers: int = 2
     #: "sample": identify weights by parts of their files. "all": by all bytes

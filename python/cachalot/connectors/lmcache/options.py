@@ -23,6 +23,8 @@ class Options:
     workers: int = 2
     #: threads that share the copies of one object
     copy_threads: int = 1
+    #: on which CPUs these run, by device: "", "auto", or "0=0-31;1=32-63"
+    copy_cpus: str = ""
     #: checksums of objects; None: only in pools without hardware coherence
     checksums: Optional[bool] = None
     #: added to the namespace: LMCache with another salt shares nothing with this one
