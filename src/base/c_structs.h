@@ -41,7 +41,8 @@ struct FieldEnds<cachalot_keeper_options> {
   using S = cachalot_keeper_options;
   static constexpr auto kAll =
       ends_of(&S::struct_size, &S::clients, &S::pool, &S::block_bytes, &S::capacity_blocks,
-              &S::domain, &S::policy, &S::allow_foreign_pool, &S::keep_pool, &S::size_bytes);
+              &S::domain, &S::policy, &S::allow_foreign_pool, &S::keep_pool, &S::size_bytes,
+              &S::without_lost_devices, &S::reserved);
 };
 
 template <>
