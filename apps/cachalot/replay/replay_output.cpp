@@ -263,8 +263,8 @@ void print_report(std::FILE* to, const ReplayOptions& options, const ReplayRepor
                options.hosts.count == 0 ? "pool" : "a pool each",
                base::counted(options.capacity_blocks, "block").c_str(),
                bytes_text(options.block_bytes).c_str(), bytes_text(report.pool_bytes).c_str(),
-               base::counted(options.devices, "device").c_str(),
-               options.domain.c_str(), options.policy.c_str());
+               base::counted(options.devices, "device").c_str(), options.domain.c_str(),
+               options.policy.c_str());
   row(to, "hit rate",
       text("%.2f %% of blocks, %.2f %% of tokens", 100 * report.block_hit_rate,
            100 * report.token_hit_rate));
