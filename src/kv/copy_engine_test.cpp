@@ -8,11 +8,10 @@ using memory::DomainKind;
 
 INSTANTIATE_TEST_SUITE_P(
     Real, EveryEngine,
-    testing::Combine(testing::Values(EngineKind::kCpu, EngineKind::kCpuThreads,
-                                     EngineKind::kCpuHomes),
-                     testing::Values(DomainKind::kCoherent, DomainKind::kNoncoherent,
-                                     DomainKind::kMixed),
-                     testing::Values(memory::Isa::kAvx512, memory::Isa::kAvx2, memory::Isa::kSse2)),
+    testing::Combine(
+        testing::Values(EngineKind::kCpu, EngineKind::kCpuThreads, EngineKind::kCpuHomes),
+        testing::Values(DomainKind::kCoherent, DomainKind::kNoncoherent, DomainKind::kMixed),
+        testing::Values(memory::Isa::kAvx512, memory::Isa::kAvx2, memory::Isa::kSse2)),
     name_of);
 // How the host copies is nothing to a GPU.
 INSTANTIATE_TEST_SUITE_P(
