@@ -202,7 +202,9 @@ void add_long_prefill(Command& app, Chosen& chosen) {
     return command->add_option(name, value, text)->type_name(type);
   };
   add("--model", options->model, "NAME", "the model that is served")->capture_default_str();
-  add("--hardware", options->hardware, "[Nx]GPU", "the GPUs of an instance")->capture_default_str();
+  add("--hardware", options->hardware, "[Nx]GPU",
+      "the GPUs of an instance, of " + sched::gpu_names())
+      ->capture_default_str();
   add("--tokens", options->tokens, "N,…", "lengths of the prompt")->capture_default_str();
   add("--instances", options->instances, "N,…", "how many instances share it")
       ->capture_default_str();

@@ -75,13 +75,13 @@ Result<Timing> by_profile(const RecordedRunFlags& profile, const sched::ProfileT
 }  // namespace
 
 void add_timing_flags(Command& command, TimingFlags& flags) {
-  const auto add = [&](const char* name, auto& value, const char* type, const char* text) {
+  const auto add = [&](const char* name, auto& value, const char* type, const std::string& text) {
     return command.add_option(name, value, text)->type_name(type);
   };
   add("--model", flags.model, "NAME",
       "the model that is served: any dense one of those that hitrate --help names")
       ->default_str(kDefaultModel);
-  add("--hardware", flags.hardware, "[Nx]GPU", "the GPUs of an instance")
+  add("--hardware", flags.hardware, "[Nx]GPU", "the GPUs of an instance, of " + sched::gpu_names())
       ->default_str(kDefaultHardware);
   add("--calibration", flags.calibration, "FILE",
       "times from a fitted model of this file (cachalot calibrate --out) instead of the formula");

@@ -52,13 +52,14 @@ void add_to(pool::ClientCounters& all, const Statistics& own) {
 
 }  // namespace
 
-Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options,
-                                               const std::string& fingerprint,
-                                               const std::string& name, kv::Gpus::Open open_gpu,
-                                               std::uint32_t chains) {
+Result<std::shared_ptr<Session>> Session::open(
+    const ClientOptions& options, const std::string& fingerprint, const std::string& name,
+    kv::Gpus::Open open_gpu, const std::function<Status(const pool::Geometry&)>& fits,
+    std::uint32_t chains) {
   CACHALOT_TRY_ASSIGN(
       pool::Pool pool,
       pool::Pool::open(options.pool, {.allow_foreign = options.allow_foreign_pool}));
+  CACHALOT_TRY(fits(pool.access().geometry));
   pool::ClientOptions attach;
   attach.fingerprint = fingerprint;
   attach.name = name;

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,11 +35,12 @@ class Session : public std::enable_shared_from_this<Session> {
   // Layer loads and stores share the session with the client.
   // @param options  model, geometry and layout are not looked at: `fingerprint` is the namespace
   // @param name     of the namespace, as Client::namespaces() shows it
+  // @param fits     whether this pool's blocks do: asked before the keeper hears of the namespace, of which a pool has 256
   // @param chains   that one call loads or stores: HeadGroups::count
-  static Result<std::shared_ptr<Session>> open(const ClientOptions& options,
-                                               const std::string& fingerprint,
-                                               const std::string& name, kv::Gpus::Open open_gpu,
-                                               std::uint32_t chains = 1);
+  static Result<std::shared_ptr<Session>> open(
+      const ClientOptions& options, const std::string& fingerprint, const std::string& name,
+      kv::Gpus::Open open_gpu, const std::function<Status(const pool::Geometry&)>& fits,
+      std::uint32_t chains = 1);
 
   // Pool memory that a lost GPU may access stays mapped until the process ends.
   ~Session();

@@ -220,17 +220,18 @@ Result<Client> client::attach(const ClientOptions& options, kv::Gpus::Open open_
     // checks that the algorithm is available
     CACHALOT_TRY(block_hash::BlockHasher::vllm(options.hash, options.python_hash_seed));
   }
-  CACHALOT_TRY_ASSIGN(std::shared_ptr<client::Session> session,
-                      client::Session::open(options, fingerprint, client::name_of(options),
-                                            std::move(open_gpu), groups.count));
-  const std::uint64_t room = session->access().geometry.block_bytes;
-  if (pool_block.block_bytes() > room || pool_block.block_bytes() > 0xffffffffu) {
+  const auto fits = [&](const pool::Geometry& pool) -> Status {
+    if (pool_block.block_bytes() <= std::min<std::uint64_t>(pool.block_bytes, 0xffffffffu))
+      return {};
     return Error::make(Code::kInvalidArgument,
                        "geometry: a block has %" PRIu64
                        " bytes, the pool's blocks have room for %" PRIu64
                        " (`cachalot pool create --block-bytes`)",
-                       pool_block.block_bytes(), room);
-  }
+                       pool_block.block_bytes(), pool.block_bytes);
+  };
+  CACHALOT_TRY_ASSIGN(std::shared_ptr<client::Session> session,
+                      client::Session::open(options, fingerprint, client::name_of(options),
+                                            std::move(open_gpu), fits, groups.count));
   CACHALOT_TRY_ASSIGN(std::shared_ptr<const kv::CopyHomes> homes,
                       client::find_copy_homes(options.copy_cpus, session->pool()));
   std::optional<TraceRecorder> recorder;

@@ -1,6 +1,7 @@
 // What an embedded keeper creates, finds and removes.
 #include <cachalot/client.h>
 #include <cachalot/keeper.h>
+#include <cachalot/opaque_client.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -52,6 +53,31 @@ class EmbeddedKeeperTest : public testing::Test {
 
   fs::path folder_, before_;
 };
+
+// A pool has 256 namespaces, for good: one that cannot hold a block must not take one.
+TEST_F(EmbeddedKeeperTest, AClientWhoseBlocksDoNotFitOpensNoNamespace) {
+  Result<EmbeddedKeeper> keeper = EmbeddedKeeper::start(small(path("kv")));
+  ASSERT_TRUE(keeper) << keeper.error().message;
+  ClientOptions options;
+  options.pool = {path("kv")};
+  options.model = "too-large@1";
+  options.geometry.layers = 80;
+  options.geometry.kv_heads = 8;
+  options.geometry.head_dim = 128;
+  options.geometry.block_tokens = 16;
+  EXPECT_EQ(Client::attach(options).error().code, Code::kInvalidArgument);
+  OpaqueOptions opaque;
+  opaque.pool = {path("kv")};
+  opaque.fingerprint = "too-large@2";
+  opaque.block_bytes = 4097;
+  EXPECT_EQ(OpaqueClient::attach(opaque).error().code, Code::kInvalidArgument);
+  options.model = "small@1";
+  options.geometry.layers = options.geometry.kv_heads = 1;
+  options.geometry.head_dim = 8;
+  const Result<Client> client = Client::attach(options);
+  ASSERT_TRUE(client) << client.error().message;
+  EXPECT_EQ(client->namespaces().size(), 1u);
+}
 
 TEST_F(EmbeddedKeeperTest, RemovesThePoolThatItMadeAndNoOther) {
   fs::current_path(folder_);

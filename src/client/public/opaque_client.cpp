@@ -218,19 +218,19 @@ Result<OpaqueClient> OpaqueClient::attach(const OpaqueOptions& options) {
   attach.counts_prompts = options.counts_prompts;
   attach.keeper_timeout_ns = options.keeper_timeout_ns;
   attach.recovery_ns = options.recovery_ns;
-  CACHALOT_TRY_ASSIGN(
-      std::shared_ptr<client::Session> session,
-      client::Session::open(attach, options.fingerprint, options.fingerprint,
-                            [](int ordinal) { return kv::CudaDevice::open(ordinal); }));
-  const std::uint64_t most =
-      std::min<std::uint64_t>(session->access().geometry.block_bytes, 0xffffffffu);
-  if (options.block_bytes > most) {
+  const auto fits = [&](const pool::Geometry& pool) -> Status {
+    const std::uint64_t most = std::min<std::uint64_t>(pool.block_bytes, 0xffffffffu);
+    if (options.block_bytes <= most) return {};
     return Error::make(Code::kInvalidArgument,
                        "block_bytes: %" PRIu64 "; the blocks of the pool %.300s have %" PRIu64
                        ": create a pool with --block-bytes %" PRIu64,
                        options.block_bytes, options.pool[0].c_str(), most,
                        pool::padded_bytes(options.block_bytes));
-  }
+  };
+  CACHALOT_TRY_ASSIGN(std::shared_ptr<client::Session> session,
+                      client::Session::open(
+                          attach, options.fingerprint, options.fingerprint,
+                          [](int ordinal) { return kv::CudaDevice::open(ordinal); }, fits));
   return OpaqueClient(std::make_unique<Impl>(options, std::move(session)));
 }
 

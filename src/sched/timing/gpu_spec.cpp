@@ -63,6 +63,12 @@ std::string link_names(const char* between) {
   return names;
 }
 
+std::string gpu_names() {
+  std::string names;
+  for (const GpuSpec& gpu : kGpus) names += (names.empty() ? "" : ", ") + std::string(gpu.name);
+  return names;
+}
+
 Result<LinkSpec> find_link(std::string_view name) {
   for (const LinkSpec& link : kLinks) {
     if (plain(link.name) == plain(name)) return link;
@@ -73,13 +79,11 @@ Result<LinkSpec> find_link(std::string_view name) {
 
 Result<GpuSpec> find_gpu(std::string_view name) {
   const std::string wanted = plain(name);
-  std::string names;
   for (const GpuSpec& gpu : kGpus) {
     if (plain(gpu.name) == wanted) return gpu;
-    names += (names.empty() ? "" : ", ") + std::string(gpu.name);
   }
   return Error::make(Code::kInvalidArgument, "GPU \"%.60s\" is not known here; expected one of %s",
-                     std::string(name).c_str(), names.c_str());
+                     std::string(name).c_str(), gpu_names().c_str());
 }
 
 }  // namespace cachalot::sched

@@ -49,5 +49,7 @@ std::string link_names(const char* between);
 // Case, blanks, '-' and '_' do not matter: "RTXPRO6000", "rtx_pro_6000", "h100_sxm".
 // @errors kInvalidArgument: no such GPU; the message has the names
 Result<GpuSpec> find_gpu(std::string_view name);
+// All of them, for messages.
+std::string gpu_names();
 
 }  // namespace cachalot::sched

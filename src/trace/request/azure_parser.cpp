@@ -29,6 +29,12 @@ std::int64_t days_from_civil(std::int64_t year, unsigned month, unsigned day) {
   return era * 146097 + static_cast<std::int64_t>(day_of_era) - 719468;
 }
 
+unsigned days_of(unsigned year, unsigned month) {
+  const std::int64_t next =
+      month == 12 ? days_from_civil(year + 1, 1, 1) : days_from_civil(year, month + 1, 1);
+  return static_cast<unsigned>(next - days_from_civil(year, month, 1));
+}
+
 // Takes exactly `digits` digits and, unless it is 0, `behind` off the front.
 bool take(std::string_view& text, std::size_t digits, char behind, unsigned& value) {
   if (text.size() < digits) return false;
@@ -69,7 +75,7 @@ bool read_time(std::string_view text, double& time_ms) {
     return false;
   }
   if (!text.empty() && text != "Z" && text != "+00:00") return false;
-  if (year < 1970 || month < 1 || month > 12 || day < 1 || day > 31) return false;
+  if (year < 1970 || month < 1 || month > 12 || day < 1 || day > days_of(year, month)) return false;
   if (hour > 23 || minute > 59 || second > 60) return false;
   const std::int64_t seconds =
       ((days_from_civil(year, month, day) * 24 + hour) * 60 + minute) * 60 + second;

@@ -159,6 +159,8 @@ TEST_F(TraceFormats, SaysWhatIsWrongWithALineOfAzure) {
       {"2023-11-16 18:17:03,4808", "\"2023-11-16 18:17:03,4808\" is not three fields"},
       {"2023-11-16 18:17:03,4808,1,2", "\"2023-11-16 18:17:03,4808,1,2\" is not three fields"},
       {"2023-13-16 18:17:03,4808,1", "TIMESTAMP: \"2023-13-16 18:17:03\" is no time"},
+      {"2023-02-29 18:17:03,4808,1", "TIMESTAMP: \"2023-02-29 18:17:03\" is no time"},
+      {"2023-11-31 18:17:03,4808,1", "TIMESTAMP: \"2023-11-31 18:17:03\" is no time"},
       {"2023-11-16 18:17:03.,4808,1", "TIMESTAMP: \"2023-11-16 18:17:03.\" is no time"},
       {"2023-11-16 18:17:03+02:00,4808,1", "TIMESTAMP: \"2023-11-16 18:17:03+02:00\" is no time"},
       {"yesterday,4808,1", "TIMESTAMP: \"yesterday\" is no time"},
