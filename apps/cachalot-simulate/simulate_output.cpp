@@ -11,6 +11,19 @@ nlohmann::json in_ms(const sim::Distribution& d) {
   return {{"mean", d.mean * 1e3}, {"p50", d.p50 * 1e3}, {"p90", d.p90 * 1e3}, {"p99", d.p99 * 1e3}};
 }
 
+// Null: nothing was measured.
+nlohmann::json in_ms_of(const sim::Distribution& d, std::uint64_t requests) {
+  return requests == 0 ? nlohmann::json() : in_ms(d);
+}
+
+// A figure of requests that were completed; "-" if none was.
+std::string figure_text(const char* format, double value, std::uint64_t requests) {
+  if (requests == 0) return "-";
+  char text[32];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
 double ratio(std::uint64_t part, std::uint64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
@@ -166,9 +179,12 @@ void print_simulation(std::FILE* out, const sim::Workload& workload,
     if (has_rates) std::fprintf(out, "%6g ", row.rate_scale);
     std::fprintf(out,
                  "%-*s %9" PRIu64 " %9" PRIu64
-                 " %9.3f %9.3f %9.2f %9.2f %8.3f %7.2f%% %7.2f%% %7.3fs %9.1f %8s %8s\n",
-                 width, name_of(row).c_str(), r.completed, r.rejected(), r.ttft_s.mean,
-                 r.ttft_s.p99, r.tbt_s.mean * 1e3, r.tbt_s.p99 * 1e3, r.goodput_rps,
+                 " %9s %9s %9s %9s %8.3f %7.2f%% %7.2f%% %7.3fs %9.1f %8s %8s\n",
+                 width, name_of(row).c_str(), r.completed, r.rejected(),
+                 figure_text("%.3f", r.ttft_s.mean, r.completed).c_str(),
+                 figure_text("%.3f", r.ttft_s.p99, r.completed).c_str(),
+                 figure_text("%.2f", r.tbt_s.mean * 1e3, r.completed).c_str(),
+                 figure_text("%.2f", r.tbt_s.p99 * 1e3, r.completed).c_str(), r.goodput_rps,
                  r.slo_attainment * 100, r.token_hit_rate() * 100,
                  computed == 0 ? 0 : r.prefill_s / computed, r.bytes_transferred / 1e9,
                  price_text(row.cost.usd_per_million_tokens).c_str(),
@@ -220,10 +236,10 @@ nlohmann::json json_of_row(const SimulateRow& row) {
       {"host_bytes", {{"out", r.host_out_bytes}, {"in", r.host_in_bytes}}},
       {"rate_scale", row.rate_scale},
       {"goodput_rps", r.goodput_rps},
-      {"ttft_ms", in_ms(r.ttft_s)},
-      {"tbt_ms", in_ms(r.tbt_s)},
-      {"tpot_ms", in_ms(r.tpot_s)},
-      {"e2e_ms", in_ms(r.e2e_s)},
+      {"ttft_ms", in_ms_of(r.ttft_s, r.completed)},
+      {"tbt_ms", in_ms_of(r.tbt_s, r.completed)},
+      {"tpot_ms", in_ms_of(r.tpot_s, r.completed)},
+      {"e2e_ms", in_ms_of(r.e2e_s, r.completed)},
       {"slo_attainment", r.slo_attainment},
       {"token_hit_rate", r.token_hit_rate()},
       {"full_block_hit_rate", r.full_block_hit_rate()},

@@ -55,6 +55,23 @@ TEST_F(SimulateCommand, PrefillTimeWithReuseOverThatWithoutIsThePublishedOne) {
   EXPECT_NEAR(result["token_hit_rate"].get<double>(), 0.3736, 0.00005);
 }
 
+// A zero would read as a very fast system.
+TEST_F(SimulateCommand, WhereEveryRequestIsRejectedThereAreNoTimes) {
+  const Arguments full = {
+      "--limit", "10", "--prefill", "1", "--decode", "1", "--decode-capacity-tokens", "1"};
+  const nlohmann::json row = simulate(full);
+  EXPECT_EQ(row["completed"], 0);
+  EXPECT_EQ(row["rejected"], 10);
+  for (const char* const figure : {"ttft_ms", "tbt_ms", "tpot_ms", "e2e_ms"})
+    EXPECT_TRUE(row[figure].is_null()) << figure << row[figure];
+  Arguments table = {"simulate", "--trace", kTrace};
+  table.insert(table.end(), full.begin(), full.end());
+  const Outcome shown = run(table);
+  expect_done(shown);
+  EXPECT_EQ(shown.out.find(" 0.000 "), shown.out.rfind(" 0.000 "))
+      << shown.out;  // requests a second
+}
+
 TEST_F(SimulateCommand, EqualSeedsGiveEqualResultsAndOthersDoNot) {
   const auto result = [&](const char* seed) {
     nlohmann::json json = simulate({"--prefill", "8", "--decode", "8", "--policy", "random",
