@@ -230,7 +230,7 @@ soak: setup-test ## kill and stop the processes of a pool 10,000 times; SOAK_ARG
 	build/dev/tests/crash/cachalot_soak --injections 10000 $(SOAK_ARGS)
 	CACHALOT_SOAK_OPERATIONS=1000000 build/dev/tests/model/pool_soak_test
 
-soak-fsck: setup-test ## flip every bit of a small pool's metadata, one at a time, and cut its files at every page: fsck, repair, keeper and readers; ten minutes
+soak-fsck: setup-test ## flip every bit of a small pool's metadata, one at a time, and cut its files at every page: fsck, repair, keeper and readers; half an hour
 	$(call build,dev,pool_check_test cachalot process_test)
 	CACHALOT_SWEEP_ALL=1 build/dev/src/pool/check/pool_check_test --gtest_filter='DamageSweep.*:*CutDevice.*:*.EveryBit*'
 	CACHALOT_SWEEP_ALL=1 build/dev/tests/process/process_test --gtest_filter='CutPool.*'
