@@ -32,6 +32,9 @@ class MixedDomain final : public Domain {
         coherent_(std::move(coherent)),
         noncoherent_(std::move(noncoherent)) {}
 
+  // True if all of these bytes are in coherent memory.
+  bool is_coherent(const void* at, std::size_t bytes) const;
+
   DomainKind kind() const override { return DomainKind::kMixed; }
   bool writes_whole_lines() const override {
     return coherent_->writes_whole_lines() && noncoherent_->writes_whole_lines();
@@ -49,8 +52,6 @@ class MixedDomain final : public Domain {
   void complete() override;
 
  private:
-  // True if all of these bytes are in coherent memory.
-  bool is_coherent(const void* at, std::size_t bytes) const;
   Domain& part_of(const void* at, std::size_t bytes) const {
     return is_coherent(at, bytes) ? *coherent_ : *noncoherent_;
   }

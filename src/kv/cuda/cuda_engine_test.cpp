@@ -278,6 +278,8 @@ TEST_F(CudaEngineOnFakeGpu, RefusesWhatNobodyMakesSafe) {
   EXPECT_EQ(caches.code, Code::kUnsupported);
   EXPECT_NE(std::strstr(caches.message, "flushed or bypassed"), nullptr);
   WatchedDomain coherent(DomainKind::kCoherent), lossy(DomainKind::kLossy);
+  WatchedDomain mixed(DomainKind::kMixed);
+  EXPECT_EQ(refusal(mixed, {.host_caches = HostCaches::kIgnored}).code, Code::kUnsupported);
   EXPECT_TRUE(CudaEngine::make(*device_, *cache_, default_block_order(), coherent,
                                {.host_caches = HostCaches::kIgnored}));
   EXPECT_EQ(refusal(lossy, {}).code, Code::kUnsupported);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "memory/mixed_domain.h"
+
 namespace cachalot::pool {
 namespace {
 
@@ -65,6 +67,37 @@ TEST(DomainsTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(error_of(2, "noncoherent,coherent"),
             "domain: noncoherent,coherent: the first device has the metadata, and is not coherent; "
             "expected a coherent one first where there is one");
+}
+
+TEST(DomainsTest, EachDeviceIsAccessedAsItsWordSays) {
+  Geometry geometry = of_devices(3);
+  ASSERT_TRUE(set_domains(geometry, "coherent,noncoherent,coherent"));
+  memory::Line devices[3][4] = {};
+  memory::PoolView view;
+  view.bytes_each = sizeof devices[0];
+  for (auto& device : devices) view.bases.push_back(reinterpret_cast<std::byte*>(device));
+  const auto made = make_domain(geometry, view, "the pool");
+  ASSERT_TRUE(made) << made.error().message;
+  const auto& mixed = dynamic_cast<const memory::MixedDomain&>(**made);
+  EXPECT_TRUE(mixed.is_coherent(devices[0], view.bytes_each));
+  EXPECT_FALSE(mixed.is_coherent(devices[1], memory::kLineBytes));
+  EXPECT_TRUE(mixed.is_coherent(devices[2], view.bytes_each));
+}
+
+TEST(DomainsTest, WhatIsAddedToAPoolThatMayGrowIsNotCoherent) {
+  Geometry geometry = of_devices(1);
+  geometry.growable = true;
+  ASSERT_TRUE(set_domains(geometry, "coherent,noncoherent"));
+  memory::Line lines[4] = {};  // the first device's two, and those of one behind it
+  memory::PoolView view;
+  view.bytes_each = 2 * memory::kLineBytes;
+  view.bases = {reinterpret_cast<std::byte*>(lines)};
+  const auto made = make_domain(geometry, view, "the pool");
+  ASSERT_TRUE(made) << made.error().message;
+  const auto& mixed = dynamic_cast<const memory::MixedDomain&>(**made);
+  EXPECT_TRUE(mixed.is_coherent(lines, view.bytes_each));
+  EXPECT_FALSE(mixed.is_coherent(lines + 2, memory::kLineBytes));
+  EXPECT_FALSE(mixed.is_coherent(lines + 1, 2 * memory::kLineBytes));  // a block across the border
 }
 
 // Numbers that a header may contain.
