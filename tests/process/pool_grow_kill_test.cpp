@@ -49,7 +49,12 @@ class DyingKeeper {
     EXPECT_TRUE(child);
     if (child) child_.emplace(*std::move(child));
   }
-  int signal_that_ended_it() { return child_ ? child_->wait()->signal : 0; }
+  // 0 for one that has not reached the point within 30 s; it is killed then.
+  int signal_that_ended_it() {
+    if (!child_) return 0;
+    const Result<std::optional<os::ChildStatus>> ended = child_->wait_for(30'000);
+    return ended && *ended ? (*ended)->signal : 0;
+  }
 
  private:
   static inline base::FailPoint kills_at_ = base::FailPoint::kNone;

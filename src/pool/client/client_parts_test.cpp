@@ -1,6 +1,8 @@
 // The parts of a client that need no keeper, each by itself.
 #include <utility>
 
+#include "pool/client/granted_blocks.h"
+#include "pool/expansion/expansion_memory.h"
 #include "testing/pool/test_pool.h"
 
 namespace cachalot::pool {
@@ -49,7 +51,7 @@ TEST(CallTime, TheErrorNamesTheLimitThatComesFirst) {
 
 // --- Parts with lines in the pool --------------------------------------------------------------
 
-class ClientPartsTest : public ::testing::Test, private rpc::Waiter {
+class ClientPartsTest : public ::testing::Test, protected rpc::Waiter {
  protected:
   static constexpr std::uint32_t kSlot = 1;
 
@@ -141,6 +143,56 @@ TEST_F(ClientPartsTest, TheHeartbeatSeesAnotherKeeper) {
   say(4, before.epoch);
   heartbeat.look_for_loss();
   EXPECT_TRUE(heartbeat.is_lost());
+}
+
+// What this process can access is up to `limit`.
+class LimitedMemory final : public ExpansionMemory {
+ public:
+  std::uint32_t limit = 0;
+
+  std::uint32_t follow(const Access&, std::uint32_t, std::uint32_t) override { return limit; }
+  std::size_t map(const Access&, std::span<const Expansion>, Status&) override { return 0; }
+  Status flush() override { return {}; }
+  std::optional<std::string> find_removed(std::span<const Expansion>) const override { return {}; }
+  Result<Expansion> look_at(const Access&, const std::string& path) const override {
+    return Error::make(Code::kNotFound, "%s", path.c_str());
+  }
+};
+
+// A block that this process cannot access must not be stored into, also while the keeper hangs and takes no word of it.
+TEST_F(ClientPartsTest, ABlockThatCannotBeAccessedIsNotTakenWhileTheKeeperCannotBeTold) {
+  pool_.start_keeper();
+  LimitedMemory memory;
+  memory.limit = 8;
+  Access access = pool_.access();
+  access.expansions = &memory;
+  const ClientOptions options;
+  const ClientContext context{access, kSlot, options, *this, pool_.clock(), {}};
+  const CallTime time(pool_.clock(), 1'000'000);
+  PublishedCounters counters(context);
+  KeeperWatch keeper(context);
+  keeper.watch(DirectoryReader(access).read_keepers());
+  Heartbeat heartbeat(context);
+  KeeperCalls calls(context, time, keeper, heartbeat);
+  ClientNamespace name_space(context, calls);
+  HitReports reports(calls, name_space, counters.live());
+  GrantedBlocks grants(context, keeper, heartbeat, calls, name_space, reports);
+  calls.open(1);
+  while (calls.has_credit(1, 1))
+    calls.post({static_cast<std::uint8_t>(Op::kGiveBack), 0, 1, KeeperCalls::kIgnore},
+               memory::Line{});
+
+  const BlockUse uses[] = {{5, 1}, {20, 1}};
+  rpc::Answer answer;
+  answer.count = 2;
+  answer.payload = {reinterpret_cast<const unsigned char*>(uses), sizeof uses};
+  static_cast<rpc::AnswerSink&>(grants).on_answer(answer);
+  const Result<BlockUse> first = grants.take();
+  ASSERT_TRUE(first) << first.error().message;
+  EXPECT_EQ(first->block, 5u);
+  const Result<BlockUse> second = grants.take();
+  EXPECT_FALSE(second) << second->block;
+  EXPECT_EQ(grants.held(), 1u);  // to be returned
 }
 
 TEST_F(ClientPartsTest, CountersArePublishedFromBeginToEnd) {

@@ -96,6 +96,7 @@ Status GrantedBlocks::check_held() {
     if (keeper_.read().epoch != keeper_.view().epoch &&
         !context_.access.domain().broken(Rule::kHonourOldGrants)) {
       held_.clear();
+      inaccessible_.clear();
       heartbeat_.set_lost(true);
       return Error::make(Code::kNoKeeper, "put: another keeper rules this pool since");
     }
@@ -119,31 +120,34 @@ void GrantedBlocks::return_inaccessible() {
   reservations_->take_returned(held_);
   const std::uint32_t limit =
       expansions->follow(context_.access, keeper_.view().keeper, keeper_.view().epoch);
+  std::deque<BlockUse> accessible;
+  for (const BlockUse& use : held_) {
+    if (use.block < limit) {
+      accessible.push_back(use);
+    } else {
+      inaccessible_.push_back(use);
+    }
+  }
+  held_ = std::move(accessible);
+  if (inaccessible_.empty()) return;
+  while (!inaccessible_.empty() && calls_.has_credit(1, 1)) post_inaccessible();
+  calls_.flush();
+}
+
+// As many as a request has room for.
+void GrantedBlocks::post_inaccessible() {
   UsesPayload uses{};
   uses.namespace_id = namespace_.id();
-  std::uint32_t count = 0;
-  const auto post = [&] {
-    calls_.post({static_cast<std::uint8_t>(Op::kGiveBack), static_cast<std::uint16_t>(count), 1,
-                 KeeperCalls::kIgnore},
-                rpc::request_payload(uses));
-    count = 0;
-  };
-  std::deque<BlockUse> kept;
-  for (const BlockUse& use : held_) {
-    if (use.block < limit || (count == 0 && !calls_.has_credit(1, 1))) {
-      kept.push_back(use);
-      continue;
-    }
-    uses.uses[count++] = use;
-    if (count == kUsesInHead) post();
-  }
-  if (count != 0) post();
-  if (kept.size() != held_.size()) calls_.flush();
-  held_ = std::move(kept);
+  std::uint16_t count = 0;
+  for (; count < kUsesInHead && !inaccessible_.empty(); inaccessible_.pop_back())
+    uses.uses[count++] = inaccessible_.back();
+  calls_.post({static_cast<std::uint8_t>(Op::kGiveBack), count, 1, KeeperCalls::kIgnore},
+              rpc::request_payload(uses));
 }
 
 void GrantedBlocks::clear() {
   held_.clear();
+  inaccessible_.clear();
   is_asked_ = false;
 }
 

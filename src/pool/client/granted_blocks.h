@@ -13,6 +13,7 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "pool/client/client_namespace.h"
 #include "pool/client/client_options.h"
@@ -34,7 +35,8 @@ class GrantedBlocks final : public rpc::AnswerSink {
   // blocks, so that unused grants take nothing of the pool's capacity.
   std::uint32_t advance() const { return advance_; }
   std::uint32_t held() const {
-    return static_cast<std::uint32_t>(held_.size() + reservations_->returned());
+    return static_cast<std::uint32_t>(held_.size() + inaccessible_.size() +
+                                      reservations_->returned());
   }
   bool none_ready() const { return held_.empty(); }
 
@@ -78,6 +80,7 @@ class GrantedBlocks final : public rpc::AnswerSink {
   Status ask_and_wait(std::uint32_t needed);
   Status check_held();
   void ask(std::uint32_t needed);
+  void post_inaccessible();
 
   const ClientContext& context_;
   const KeeperWatch& keeper_;
@@ -88,6 +91,8 @@ class GrantedBlocks final : public rpc::AnswerSink {
   const std::shared_ptr<ReservationBook> reservations_ = std::make_shared<ReservationBook>();
   const std::uint32_t advance_;
   std::deque<BlockUse> held_;
+  std::vector<BlockUse>
+      inaccessible_;       // not to be used, until the keeper can be told that they are returned
   bool is_asked_ = false;  // at most one request is in flight
   std::uint16_t status_ = 0;
   bool is_unchecked_ = false;  // the keeper lines must be read again before a block is taken
