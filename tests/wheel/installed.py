@@ -51,6 +51,11 @@ def simulate():
         assert f"Usage: cachalot {command} " in run(PROGRAM, command, "--help")
 
 
+def bench():
+    """All of them are there; one is run."""
+    assert json.loads(run(PROGRAM, "bench", "hash", "--quick", "--json", "-").splitlines()[0])
+
+
 def two_processes():
     with cachalot.EmbeddedKeeper(pool=POOL, block_bytes=GEOMETRY.block_bytes, capacity_blocks=64), \
          cachalot.Client(pool=POOL, model="wheel@1", geometry=GEOMETRY) as client:
@@ -96,7 +101,7 @@ def storage():
 def main():
     compilers = [name for name in ("cc", "gcc", "g++", "clang") if shutil.which(name)]
     print("compilers:", compilers or "none")
-    for check in (version, replay, simulate, two_processes, connectors, libraries, storage):
+    for check in (version, replay, simulate, bench, two_processes, connectors, libraries, storage):
         check()
         print("ok", check.__name__)
 
