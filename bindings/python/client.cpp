@@ -521,8 +521,9 @@ void add_client(nb::module_& module) {
            "    the legacy default stream\n"
            "\n"
            "The first cache on a GPU page-locks the whole pool. Raises InvalidArgumentError:\n"
-           "an unknown layout; a layout that does not fit the geometry or the tensors; strides\n"
-           "that leave a tensor; tensors that overlap or are not on the GPU. On a GPU also\n"
+           "an unknown layout; a layout that does not fit the geometry or the tensors; axes or\n"
+           "numbers that are not those of the layout or the dtype; strides that leave a tensor;\n"
+           "tensors that overlap or are not on the GPU. On a GPU also\n"
            "UnsupportedError: no driver, no GPU, or no kernels for it; NoSpaceError,\n"
            "PermissionError: the pool cannot be page-locked.")
       .def(

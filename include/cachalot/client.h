@@ -143,7 +143,8 @@ struct Buffer {
 // A CUstream or cudaStream_t of the device's primary context. Null: the legacy default stream.
 using CudaStream = void*;
 
-// Where an engine's paged KV cache lies in memory. Give either `layout` or `strides`.
+// Where an engine's paged KV cache lies in memory. Give either `layout` or `strides`. Bytes do not show the order of a
+// tensor's axes: where shapes are known, check them (tensor_shape.h).
 struct PagedCache {
   std::string layout = {};           // one of layout_names()
   std::vector<Buffer> tensors = {};  // in the layout's order; tensors do not overlap
