@@ -294,6 +294,13 @@ void add_results(nb::module_& module) {
       "Counts since the client attached. stale_blocks: changed during the read, so not\n"
       "counted as loaded. damaged_blocks: wrong checksum.\n"
       "\n"
+      "loads, loaded_blocks: each call that loads layers or tokens counts its blocks again; a\n"
+      "LayerLoad counts once, after its last layer.\n"
+      "loaded_bytes, stored_bytes: of the blocks that loads returned and that stores wrote.\n"
+      "Of layers and tokens only their own bytes count.\n"
+      "copied_bytes: between pool and pages, in both directions, each layer when it is copied;\n"
+      "also of blocks that did not count in the end.\n"
+      "\n"
       "hit_rate: the used_..._blocks by prompt_blocks. Each prompt counts once: lookup() and\n"
       "prefetch() ask for their blocks, a load uses those that it returns, and asks for them\n"
       "if neither call did. lookups, looked_up_blocks and hit_blocks count each call.");
