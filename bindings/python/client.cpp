@@ -14,6 +14,7 @@
 #include "gil_release.h"
 #include "hash.h"
 #include "head_tokens.h"
+#include "keywords.h"
 #include "leave.h"
 #include "module.h"
 #include "numbers.h"
@@ -44,17 +45,37 @@ RecordedCall parse_call(const std::string& name) {
   refuse("recorded_call: '%.40s' is not lookup or load", name.c_str());
 }
 
-void attach(ClientObject* self, const nb::object& pool, const std::string& model,
-            nb::handle geometry, const std::string& salt, const std::string& block_order,
-            const std::string& hash, const std::string& python_hash_seed, nb::handle host,
-            nb::handle slot, nb::handle copy_threads, nb::handle workers, nb::handle grant_blocks,
+constexpr const char* kAttachSignature =
+    "def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
+    "KvGeometry, salt: str = '', "
+    "block_order: str = 'layer_first', hash: str = 'xxh3', python_hash_seed: str = "
+    "'', host: int = 0, "
+    "slot: int | None = None, copy_threads: int = 1, workers: int = 1, "
+    "grant_blocks: int = 64, "
+    "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: "
+    "float = 2.0, record_requests: str | os.PathLike[str] | None = None, "
+    "recorded_call: str = 'lookup', pool_bypasses_caches: bool = False, "
+    "pinned_reads: bool = False, allow_foreign_pool: bool = False, share_tp: int = 0, "
+    "counts_prompts: bool = False, copy_cpus: str = '') -> None";
+constexpr const char* kRegisterSignature =
+    "def register_cache(self, layout: str | None, tensors: cachalot.types.Memory | "
+    "collections.abc.Iterable[cachalot.types.Memory], "
+    "pages: int, page_tokens: int = 0, page_stride_bytes: int = 0, *, "
+    "strides: tuple[PartStrides, PartStrides] | list[PartStrides] | None = None, "
+    "device: int | None = None, stream: cachalot.types.Stream = None) -> Cache";
+
+void attach(ClientObject* self, const nb::object& pool, nb::handle model, nb::handle geometry,
+            const std::string& salt, const std::string& block_order, const std::string& hash,
+            const std::string& python_hash_seed, nb::handle host, nb::handle slot,
+            nb::handle copy_threads, nb::handle workers, nb::handle grant_blocks,
             std::optional<bool> checksums, nb::handle keeper_timeout_s, nb::handle recovery_s,
             nb::handle record_requests, const std::string& recorded_call, bool pool_bypasses_caches,
             bool pinned_reads, bool allow_foreign_pool, nb::handle share_tp, bool counts_prompts,
-            const std::string& copy_cpus) {
+            const std::string& copy_cpus, const nb::kwargs& unknown) {
+  refuse_unknown(unknown, "Client", kAttachSignature);
   ClientOptions options;
   options.pool = paths_of(pool);
-  options.model = model;
+  options.model = text(model, "model");
   options.salt = salt;
   if (!nb::isinstance<KvGeometry>(geometry)) refuse_type(geometry, "geometry: ", "a KvGeometry");
   options.geometry = instance_of<KvGeometry>(geometry, "geometry");
@@ -87,7 +108,9 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
 
 CacheObject register_cache(nb::handle self, nb::handle layout, const nb::object& tensors,
                            nb::handle pages, nb::handle page_tokens, nb::handle page_stride_bytes,
-                           nb::handle strides, nb::handle device, nb::handle stream) {
+                           nb::handle strides, nb::handle device, nb::handle stream,
+                           const nb::kwargs& unknown) {
+  refuse_unknown(unknown, "register_cache", kRegisterSignature);
   ClientObject& client = client_of(self);
   std::vector<Memory> held;
   const PagedCache cache = paged_cache_of(
@@ -294,6 +317,13 @@ void add_results(nb::module_& module) {
       "Counts since the client attached. stale_blocks: changed during the read, so not\n"
       "counted as loaded. damaged_blocks: wrong checksum.\n"
       "\n"
+      "loads, loaded_blocks: each call that loads layers or tokens counts its blocks again; a\n"
+      "LayerLoad counts once, after its last layer.\n"
+      "loaded_bytes, stored_bytes: of the blocks that loads returned and that stores wrote.\n"
+      "Of layers and tokens only their own bytes count.\n"
+      "copied_bytes: between pool and pages, in both directions, each layer when it is copied;\n"
+      "also of blocks that did not count in the end.\n"
+      "\n"
       "hit_rate: the used_..._blocks by prompt_blocks. Each prompt counts once: lookup() and\n"
       "prefetch() ask for their blocks, a load uses those that it returns, and asks for them\n"
       "if neither call did. lookups, looked_up_blocks and hit_blocks count each call.");
@@ -367,28 +397,17 @@ void add_client(nb::module_& module) {
       "the pool raise InvalidArgumentError.");
   add_results(module);
   client
-      .def("__init__", &attach, nb::kw_only(), nb::arg("pool"), nb::arg("model"),
-           nb::arg("geometry").none(), nb::arg("salt") = "", nb::arg("block_order") = "layer_first",
-           nb::arg("hash") = "xxh3", nb::arg("python_hash_seed") = "", nb::arg("host") = 0,
-           nb::arg("slot") = nb::none(), nb::arg("copy_threads") = 1, nb::arg("workers") = 1,
-           nb::arg("grant_blocks") = 64, nb::arg("checksums") = nb::none(),
-           nb::arg("keeper_timeout_s").none() = 5.0, nb::arg("recovery_s").none() = 2.0,
-           nb::arg("record_requests") = nb::none(), nb::arg("recorded_call") = "lookup",
-           nb::arg("pool_bypasses_caches") = false, nb::arg("pinned_reads") = false,
-           nb::arg("allow_foreign_pool") = false, nb::arg("share_tp") = 0,
-           nb::arg("counts_prompts") = false, nb::arg("copy_cpus") = "",
-           nb::sig(
-               "def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
-               "KvGeometry, salt: str = '', "
-               "block_order: str = 'layer_first', hash: str = 'xxh3', python_hash_seed: str = "
-               "'', host: int = 0, "
-               "slot: int | None = None, copy_threads: int = 1, workers: int = 1, "
-               "grant_blocks: int = 64, "
-               "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: "
-               "float = 2.0, record_requests: str | os.PathLike[str] | None = None, "
-               "recorded_call: str = 'lookup', pool_bypasses_caches: bool = False, "
-               "pinned_reads: bool = False, allow_foreign_pool: bool = False, share_tp: int = 0, "
-               "counts_prompts: bool = False, copy_cpus: str = '') -> None"),
+      .def("__init__", &attach, nb::kw_only(), nb::arg("pool") = nb::none(),
+           nb::arg("model") = nb::none(), nb::arg("geometry") = nb::none(), nb::arg("salt") = "",
+           nb::arg("block_order") = "layer_first", nb::arg("hash") = "xxh3",
+           nb::arg("python_hash_seed") = "", nb::arg("host") = 0, nb::arg("slot") = nb::none(),
+           nb::arg("copy_threads") = 1, nb::arg("workers") = 1, nb::arg("grant_blocks") = 64,
+           nb::arg("checksums") = nb::none(), nb::arg("keeper_timeout_s").none() = 5.0,
+           nb::arg("recovery_s").none() = 2.0, nb::arg("record_requests") = nb::none(),
+           nb::arg("recorded_call") = "lookup", nb::arg("pool_bypasses_caches") = false,
+           nb::arg("pinned_reads") = false, nb::arg("allow_foreign_pool") = false,
+           nb::arg("share_tp") = 0, nb::arg("counts_prompts") = false, nb::arg("copy_cpus") = "",
+           nb::arg("unknown"), nb::sig(kAttachSignature),
            "Attaches to a pool that a keeper serves. model, salt, geometry, block_order and\n"
            "hash form the namespace: the client never receives blocks of another namespace.\n"
            "\n"
@@ -467,7 +486,7 @@ void add_client(nb::module_& module) {
             const PromptBlocks prompt = {number(asked, "asked"), number(from_pool, "from_pool"),
                                          number(from_peers, "from_peers"),
                                          number(from_storage, "from_storage")};
-            check(self.call([&](Client& client) { return client.count_prompt(prompt); }));
+            check(self.call([&](Client& c) { return c.count_prompt(prompt); }));
           },
           nb::arg("asked").none(), nb::kw_only(), nb::arg("from_pool") = 0,
           nb::arg("from_peers") = 0, nb::arg("from_storage") = 0,
@@ -494,21 +513,21 @@ void add_client(nb::module_& module) {
                    "extra_keys: cachalot.types.ExtraKeys = None) -> BlockHashes"),
            "Returns the hashes of all whole blocks of a prompt. tokens: starts with the\n"
            "prompt's first token. extra_keys: of the first blocks, as vLLM has them.")
-      .def("register_cache", &register_cache, nb::arg("layout").none(), nb::arg("tensors").none(),
-           nb::arg("pages").none(), nb::arg("page_tokens") = 0, nb::arg("page_stride_bytes") = 0,
-           nb::kw_only(), nb::arg("strides") = nb::none(), nb::arg("device") = nb::none(),
-           nb::arg("stream") = nb::none(),
-           nb::sig("def register_cache(self, layout: str | None, tensors: cachalot.types.Memory | "
-                   "collections.abc.Iterable[cachalot.types.Memory], "
-                   "pages: int, page_tokens: int = 0, page_stride_bytes: int = 0, *, "
-                   "strides: tuple[PartStrides, PartStrides] | list[PartStrides] | None = None, "
-                   "device: int | None = None, stream: cachalot.types.Stream = None) -> Cache"),
+      .def("register_cache", &register_cache, nb::arg("layout") = nb::none(),
+           nb::arg("tensors") = nb::none(), nb::arg("pages") = nb::none(),
+           nb::arg("page_tokens") = 0, nb::arg("page_stride_bytes") = 0, nb::kw_only(),
+           nb::arg("strides") = nb::none(), nb::arg("device") = nb::none(),
+           nb::arg("stream") = nb::none(), nb::arg("unknown"), nb::sig(kRegisterSignature),
            "Registers the memory that an engine's pages are in: writable, with numbers of the\n"
-           "dtype's size, and C-contiguous unless `strides` say where they lie. It is kept\n"
-           "alive until unregister_cache() or detach().\n"
+           "dtype (unsigned integers of its size stand for its bytes), and C-contiguous unless\n"
+           "`strides` say where they lie. It is kept alive until unregister_cache() or detach().\n"
            "\n"
-           "layout: one of layout_names(); None with strides\n"
-           "tensors: one array, or several in the layout's order; they must not overlap\n"
+           "layout: one of layout_names(), whose help explains the names; None with strides\n"
+           "tensors: one array, or several in the layout's order; they must not overlap. Their\n"
+           "    axes are those of the layout, in its order; neighbours may be one: [slots, ...]\n"
+           "    for [pages, tokens, ...]. Not checked: arrays of one dimension, (address, bytes)\n"
+           "    pairs, tensors with strides or with gaps between pages; axes of equal sizes\n"
+           "    cannot be told apart\n"
            "pages: number of pages; page ids are 0 to pages - 1\n"
            "page_tokens: tokens of a page, a divisor of block_tokens; 0: a page is a block\n"
            "page_stride_bytes: from one page to the next; 0: as dense as the layout allows\n"
@@ -521,8 +540,9 @@ void add_client(nb::module_& module) {
            "    the legacy default stream\n"
            "\n"
            "The first cache on a GPU page-locks the whole pool. Raises InvalidArgumentError:\n"
-           "an unknown layout; a layout that does not fit the geometry or the tensors; strides\n"
-           "that leave a tensor; tensors that overlap or are not on the GPU. On a GPU also\n"
+           "an unknown layout; a layout that does not fit the geometry or the tensors; axes or\n"
+           "numbers that are not those of the layout or the dtype; strides that leave a tensor;\n"
+           "tensors that overlap or are not on the GPU. On a GPU also\n"
            "UnsupportedError: no driver, no GPU, or no kernels for it; NoSpaceError,\n"
            "PermissionError: the pool cannot be page-locked.")
       .def(
@@ -592,7 +612,7 @@ void add_client(nb::module_& module) {
       .def(
           "has_storage",
           [](ClientObject& self) {
-            return value_of(self.call([](Client& client) { return client.has_storage(); }));
+            return value_of(self.call([](Client& c) { return c.has_storage(); }));
           },
           nb::sig("def has_storage(self) -> bool"),
           "Whether storage is behind the pool, and in use now.")

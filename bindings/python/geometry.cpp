@@ -1,5 +1,6 @@
 #include <cachalot/client.h>
 #include <cachalot/geometry.h>
+#include <cachalot/tensor_shape.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -172,8 +173,9 @@ void add_geometry(nb::module_& module) {
                          [member = field.member](const KvGeometry& g) { return g.*member; });
   }
   module.def("model_names", &model_names, "Returns the names that KvGeometry.of_model() accepts.");
-  module.def("layout_names", &layout_names,
-             "Returns the layouts that Client.register_cache() accepts.");
+  const std::string legend =
+      "Returns the layouts that Client.register_cache() accepts.\n\n" + layout_legend();
+  module.def("layout_names", &layout_names, legend.c_str());
 }
 
 }  // namespace cachalot::python

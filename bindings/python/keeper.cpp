@@ -7,6 +7,7 @@
 
 #include "error.h"
 #include "gil_release.h"
+#include "keywords.h"
 #include "leave.h"
 #include "live.h"
 #include "module.h"
@@ -68,6 +69,13 @@ class KeeperObject {
   std::unique_ptr<EmbeddedKeeper> keeper_;
 };
 
+constexpr const char* kSignature =
+    "def __init__(self, *, pool: str | os.PathLike[str], block_bytes: int = 0, "
+    "capacity_blocks: int = 0, "
+    "clients: int = 0, domain: str = '', policy: str = 'lru', allow_foreign_pool: "
+    "bool = False, keep_pool: bool = False, size_bytes: int = 0, "
+    "without_lost_devices: bool = False) -> None";
+
 }  // namespace
 
 void end_keepers() {
@@ -108,7 +116,8 @@ void add_keeper(nb::module_& module) {
           [](KeeperObject* self, const nb::object& pool, nb::handle block_bytes,
              nb::handle capacity_blocks, nb::handle clients, const std::string& domain,
              const std::string& policy, bool allow_foreign_pool, bool keep_pool,
-             nb::handle size_bytes, bool without_lost_devices) {
+             nb::handle size_bytes, bool without_lost_devices, const nb::kwargs& unknown) {
+            refuse_unknown(unknown, "EmbeddedKeeper", kSignature);
             KeeperOptions options;
             options.pool = path(pool, "pool");
             options.block_bytes = whole_number(block_bytes, "block_bytes", ~std::uint64_t{0});
@@ -123,16 +132,11 @@ void add_keeper(nb::module_& module) {
             options.without_lost_devices = without_lost_devices;
             new (self) KeeperObject(options);
           },
-          nb::kw_only(), nb::arg("pool"), nb::arg("block_bytes") = 0,
+          nb::kw_only(), nb::arg("pool") = nb::none(), nb::arg("block_bytes") = 0,
           nb::arg("capacity_blocks") = 0, nb::arg("clients") = 0, nb::arg("domain") = "",
           nb::arg("policy") = "lru", nb::arg("allow_foreign_pool") = false,
           nb::arg("keep_pool") = false, nb::arg("size_bytes") = 0,
-          nb::arg("without_lost_devices") = false,
-          nb::sig("def __init__(self, *, pool: str | os.PathLike[str], block_bytes: int = 0, "
-                  "capacity_blocks: int = 0, "
-                  "clients: int = 0, domain: str = '', policy: str = 'lru', allow_foreign_pool: "
-                  "bool = False, keep_pool: bool = False, size_bytes: int = 0, "
-                  "without_lost_devices: bool = False) -> None"))
+          nb::arg("without_lost_devices") = false, nb::arg("unknown"), nb::sig(kSignature))
       .def_prop_ro("pool", &KeeperObject::pool, "The pool's path.")
       .def("stop", &KeeperObject::stop,
            "Stops the keeper. Removes the pool's files if this keeper created them and they\n"

@@ -15,6 +15,7 @@ namespace cachalot::python {
 namespace {
 
 constexpr int kCpu = 1, kCuda = 2, kPinnedCpu = 3, kManagedCuda = 13;  // DLPack's device types
+constexpr int kFirstFloat8 = 7, kLastFloat8 = 14;                      // DLPack's numbers of 8 bits
 
 constexpr bool kIsLittleEndian = std::endian::native == std::endian::little;
 
@@ -195,7 +196,10 @@ void Memory::check_sizes(const std::string& name) const {
 std::string Memory::dtype() const {
   if (kind == '?') return "another type";
   const std::string order = !is_swapped ? "" : kIsLittleEndian ? "big-endian " : "little-endian ";
-  const char* const word = kind == 'u' ? "uint" : kind == 'i' ? "int" : "float";
+  const char* const word = kind == 'u'   ? "uint"
+                           : kind == 'i' ? "int"
+                           : kind == 'b' ? "bfloat"
+                                         : "float";
   return order + word + std::to_string(item_bytes * 8);
 }
 
@@ -243,10 +247,13 @@ void Memory::take_dlpack(nb::handle object, const std::string& name) {
       kind = 'i';
       break;
     case nb::dlpack::dtype_code::Float:
-    case nb::dlpack::dtype_code::Bfloat:
       kind = 'f';
       break;
+    case nb::dlpack::dtype_code::Bfloat:
+      kind = 'b';
+      break;
     default:
+      if (array.dtype().code >= kFirstFloat8 && array.dtype().code <= kLastFloat8) kind = 'f';
       break;
   }
   nb::ndarray<> writable;

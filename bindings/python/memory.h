@@ -29,7 +29,7 @@ class Memory {
 
   void* data = nullptr;
   std::uint64_t item_bytes = 0;
-  char kind = '?';  // u, i, f; ? for other types
+  char kind = '?';  // u, i, f; b for bfloat16; ? for other types
   bool is_writable = false;
   bool is_contiguous = false;  // in C order
   bool is_swapped = false;     // the numbers have the other byte order

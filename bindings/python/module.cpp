@@ -16,6 +16,7 @@ NB_MODULE(_cachalot, module) {
   python::add_hash(module);
   python::add_keeper(module);
   python::add_client(module);
+  python::add_cache_memory(module);
   python::add_layerwise(module);
   python::add_async_call(module);
   python::add_transfer(module);

@@ -8,6 +8,7 @@ namespace cachalot::python {
 void add_geometry(nanobind::module_& module);
 void add_strides(nanobind::module_& module);
 void add_hash(nanobind::module_& module);
+void add_cache_memory(nanobind::module_& module);
 void add_keeper(nanobind::module_& module);
 // Client is registered before the types that it returns
 void add_client(nanobind::module_& module);

@@ -1,49 +1,93 @@
 #include "paged_cache.h"
 
-#include <cinttypes>
+#include <cachalot/tensor_shape.h>
+
 #include <optional>
 #include <string>
 
 #include "client_object.h"
+#include "collected.h"
 #include "error.h"
+#include "module.h"
 #include "numbers.h"
 #include "strides.h"
 
 namespace cachalot::python {
 namespace {
 
-// Checks that a cache of this geometry can be in the tensor.
-// @param is_strided  the caller gives strides: of the tensor's own only the extent counts
-Memory tensor_of(nb::handle object, std::size_t index, const KvGeometry& geometry,
-                 std::optional<int> device, bool is_strided) {
-  const std::string name = "tensor " + std::to_string(index);
-  Memory memory = device ? Memory::on_gpu(object, name, *device) : Memory::of(object, name);
-  if (memory.is_bare) return memory;
-  if (memory.item_bytes != dtype_bytes(geometry.dtype)) {
-    refuse("%s: has numbers of %" PRIu64 " bytes (%s), expected %" PRIu64 " (%s)", name.c_str(),
-           memory.item_bytes, memory.dtype().c_str(), dtype_bytes(geometry.dtype),
-           dtype_name(geometry.dtype));
+// Whether numbers of the dtype may be called this. Integers stand for the bytes of any number: NumPy has no bfloat16,
+// and engines keep 8-bit floats as uint8.
+bool may_hold(const Memory& memory, DType dtype) {
+  switch (dtype) {
+    case DType::kBf16:
+      return memory.kind != 'f';
+    case DType::kI8:
+      return memory.kind != 'f' && memory.kind != 'b';
+    case DType::kF8:
+      return memory.kind != 'i' && memory.kind != 'b';
+    default:
+      return memory.kind != 'b';
   }
-  if (memory.is_record) {
-    refuse("%s: has records of several fields, expected numbers (%s)", name.c_str(),
-           dtype_name(geometry.dtype));
-  }
-  if (memory.is_swapped) {
-    refuse("%s: has numbers of %s, expected them in this machine's byte order", name.c_str(),
-           memory.dtype().c_str());
-  }
-  if (!memory.is_contiguous && !is_strided)
-    refuse("%s: is not contiguous, expected C order without gaps", name.c_str());
-  if (!memory.extent_bytes()) {
-    refuse(
-        "%s: has negative strides, or ends after the last address; expected elements that follow "
-        "the first",
-        name.c_str());
-  }
-  if (!memory.is_writable)
-    refuse("%s: is read-only, expected memory that blocks can be loaded into", name.c_str());
-  return memory;
 }
+
+// One tensor that is given, and what the cache needs there.
+class GivenTensor {
+ public:
+  // @param wanted  null: the caller gives strides, or the layout has no such tensor: only the extent counts
+  GivenTensor(std::size_t index, DType dtype, const TensorShape* wanted, bool is_strided)
+      : name_("tensor " + std::to_string(index)),
+        dtype_(dtype),
+        wanted_(wanted),
+        is_strided_(is_strided) {}
+
+  Memory take(nb::handle object, std::optional<int> device) const {
+    Memory memory = device ? Memory::on_gpu(object, name_, *device) : Memory::of(object, name_);
+    if (memory.is_bare) return memory;
+    const std::string is = memory.dtype();
+    if (memory.is_record) {
+      unfit(memory, std::string("has records of several fields, expected numbers (") +
+                        dtype_name(dtype_) + ")");
+    }
+    if (memory.item_bytes != dtype_bytes(dtype_)) {
+      unfit(memory, "has numbers of " + std::to_string(memory.item_bytes) + " bytes (" + is +
+                        "), expected " + std::to_string(dtype_bytes(dtype_)) + " (" +
+                        dtype_name(dtype_) + ")");
+    }
+    if (memory.is_swapped)
+      unfit(memory, "has numbers of " + is + ", expected them in this machine's byte order");
+    if (!may_hold(memory, dtype_)) {
+      unfit(memory, "has numbers of " + is + ", expected " + dtype_name(dtype_) + ", or uint" +
+                        std::to_string(8 * dtype_bytes(dtype_)) + " for its bytes");
+    }
+    if (!memory.is_contiguous && !is_strided_)
+      unfit(memory, "is not contiguous, expected C order without gaps");
+    if (!memory.extent_bytes()) {
+      unfit(memory,
+            "has negative strides, or ends after the last address; expected elements that follow "
+            "the first");
+    }
+    if (!memory.is_writable)
+      unfit(memory, "is read-only, expected memory that blocks can be loaded into");
+    // That it is empty, the library says.
+    if (wanted_ != nullptr && memory.items() != 0 && !wanted_->accepts(memory.shape))
+      unfit(memory, "does not have the axes of its layout");
+    return memory;
+  }
+
+ private:
+  [[noreturn]] void unfit(const Memory& memory, const std::string& why) const {
+    std::string message = name_ + ": " + why + ": is " + memory.text();
+    if (wanted_ != nullptr) {
+      message += ", expected for " + wanted_->holds + " " + wanted_->text();
+    }
+    refuse("%s", message.c_str());
+  }
+
+  const std::string name_;
+  const DType dtype_;
+  const TensorShape* const wanted_;
+  const bool is_strided_;
+};
 
 }  // namespace
 
@@ -61,19 +105,65 @@ PagedCache paged_cache_of(const GivenCache& given, const KvGeometry& geometry,
   }
   cache.cuda_stream = stream_of(given.stream).value_or(nullptr);
   if (given.tensors.is_none()) refuse_type(given.tensors, "tensors: ", "an array, or several");
+  const std::vector<TensorShape> shapes = value_of(tensor_shapes(cache, geometry));
+  const auto take = [&](nb::handle tensor) {
+    const TensorShape* const wanted = held.size() < shapes.size() ? &shapes[held.size()] : nullptr;
+    const GivenTensor given_tensor(held.size(), geometry.dtype, wanted, cache.strides.has_value());
+    held.push_back(given_tensor.take(tensor, cache.cuda_device));
+  };
   // An array is one tensor, not a sequence of its rows.
   if (PyObject_CheckBuffer(given.tensors.ptr()) || nb::hasattr(given.tensors, "__dlpack__") ||
       nb::hasattr(given.tensors, "__cuda_array_interface__")) {
-    held.push_back(
-        tensor_of(given.tensors, 0, geometry, cache.cuda_device, cache.strides.has_value()));
+    take(given.tensors);
   } else {
-    for (const nb::handle tensor : given.tensors) {
-      held.push_back(
-          tensor_of(tensor, held.size(), geometry, cache.cuda_device, cache.strides.has_value()));
-    }
+    for (const nb::handle tensor : given.tensors) take(tensor);
   }
   for (const Memory& tensor : held) cache.tensors.push_back({tensor.data, *tensor.extent_bytes()});
   return cache;
+}
+
+namespace {
+
+// The memory of a cache for a caller that gives its addresses to libcachalot.so itself: cachalot.tier.
+class CacheMemory {
+ public:
+  CacheMemory(nb::handle layout, const nb::object& tensors, nb::handle pages,
+              nb::handle page_tokens, nb::handle geometry, nb::handle device) {
+    const nb::none none;
+    cache_ = paged_cache_of({layout, tensors, pages, page_tokens, nb::int_(0), none, device, none},
+                            instance_of<KvGeometry>(geometry, "geometry"), held_);
+  }
+  CacheMemory(const CacheMemory&) = delete;
+  CacheMemory& operator=(const CacheMemory&) = delete;
+  nb::list buffers() const {
+    nb::list all;
+    for (const Buffer& tensor : cache_.tensors)
+      all.append(nb::make_tuple(reinterpret_cast<std::uintptr_t>(tensor.data), tensor.bytes));
+    return all;
+  }
+  int traverse(visitproc visit, void* arg) const {
+    for (const Memory& tensor : held_) {
+      if (const int stop = tensor.traverse(visit, arg); stop != 0) return stop;
+    }
+    return 0;
+  }
+
+ private:
+  std::vector<Memory> held_;
+  PagedCache cache_;
+};
+
+}  // namespace
+
+void add_cache_memory(nb::module_& module) {
+  nb::class_<CacheMemory>(module, "_CacheMemory", nb::type_slots(kTraverse<CacheMemory>),
+                          "The tensors of a cache, checked as by Client.register_cache() and kept.")
+      .def(
+          nb::init<nb::handle, const nb::object&, nb::handle, nb::handle, nb::handle, nb::handle>(),
+          nb::arg("layout"), nb::arg("tensors"), nb::arg("pages"), nb::arg("page_tokens"),
+          nb::arg("geometry"), nb::arg("device").none())
+      .def("buffers", &CacheMemory::buffers, nb::sig("def buffers(self) -> list[tuple[int, int]]"),
+           "Returns the address and the bytes of each tensor.");
 }
 
 }  // namespace cachalot::python

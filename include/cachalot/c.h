@@ -383,10 +383,11 @@ typedef struct cachalot_statistics {
   uint32_t struct_size;
   uint32_t reserved;
   uint64_t lookups, looked_up_blocks, hit_blocks;
+  /* loaded_bytes: those that were copied of the blocks that loads returned, see client.h */
   uint64_t loads, loaded_blocks, loaded_bytes;
   uint64_t stores, stored_blocks, stored_bytes, duplicate_blocks;
   uint64_t stale_blocks, damaged_blocks, reattachments;
-  /* by stores and by loads of whole blocks, also of blocks that did not count */
+  /* in both directions, also of blocks that did not count */
   uint64_t copied_bytes;
   /* Each prompt once, see client.h. The hit rate is the sum of the used ones / prompt_blocks. */
   uint64_t prompts, prompt_blocks;

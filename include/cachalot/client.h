@@ -143,7 +143,8 @@ struct Buffer {
 // A CUstream or cudaStream_t of the device's primary context. Null: the legacy default stream.
 using CudaStream = void*;
 
-// Where an engine's paged KV cache lies in memory. Give either `layout` or `strides`.
+// Where an engine's paged KV cache lies in memory. Give either `layout` or `strides`. Bytes do not show the order of a
+// tensor's axes: where shapes are known, check them (tensor_shape.h).
 struct PagedCache {
   std::string layout = {};           // one of layout_names()
   std::vector<Buffer> tensors = {};  // in the layout's order; tensors do not overlap
@@ -217,12 +218,15 @@ struct PromptBlocks {
 struct Statistics {
   // Each lookup and each load looks up its blocks, so a prompt may count here twice.
   std::uint64_t lookups, looked_up_blocks, hit_blocks;
+  // A call that loads some layers or tokens is a load of its own: its blocks count again, its bytes are those that it
+  // copied. A LayerLoad counts once, after its last layer. loaded_bytes: of the blocks that loads returned.
   std::uint64_t loads, loaded_blocks, loaded_bytes;
   std::uint64_t stores, stored_blocks, stored_bytes, duplicate_blocks;
   std::uint64_t stale_blocks;    // changed during the read, so not counted as loaded
   std::uint64_t damaged_blocks;  // wrong checksum
   std::uint64_t reattachments;
-  // By stores and by loads of whole blocks, including blocks that did not count in the end.
+  // Between the pool and the engine's memory, in both directions, each layer when it is copied: also of blocks that did
+  // not count in the end (changed during the read, already there, refused by the keeper).
   std::uint64_t copied_bytes;
   std::uint64_t prompts, prompt_blocks;
   std::uint64_t used_pool_blocks, used_peer_blocks, used_storage_blocks;

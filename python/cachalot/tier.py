@@ -19,15 +19,14 @@ library, loads after the work that is on `stream` at start(), the others after w
 
 import ctypes
 import json
-import math
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import cachalot
 from cachalot import vmm
+from cachalot._cachalot import _CacheMemory  # type: ignore[attr-defined]
 from cachalot.errors import CLASSES
 
 __all__ = ["Option", "Request", "Start", "Statistics", "TieredCache", "open", "options", "read_options"]
@@ -36,7 +35,6 @@ _U32, _U64, _SIZE, _POINTER, _TEXT = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_
 _NO_TIMEOUT = 2**64 - 1
 _DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "f8": 3, "i8": 4}
 _MOST_OPTION_BYTES, _MOST_NAME_PARTS = 1 << 20, 16  # of a file
-_ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f8": 1, "i8": 1}
 
 
 class _Option(ctypes.Structure):
@@ -412,52 +410,13 @@ class TieredCache:
         return Statistics(*(getattr(found, word) for word in Statistics._fields))
 
 
-def _check_tensor(index: int, view: memoryview, geometry: "cachalot.KvGeometry") -> None:
-    """What Client.register_cache() checks of a tensor in this process's memory."""
-    def refuse(why: str) -> None:
-        raise CLASSES["invalid_argument"](f"tensor {index}: {why}")
-
-    expected = _ITEM_BYTES[geometry.dtype]
-    if view.itemsize != expected:
-        refuse(f"has numbers of {view.itemsize} bytes ({view.format}), expected {expected} ({geometry.dtype})")
-    if "{" in view.format:
-        refuse(f"has records of several fields, expected numbers ({geometry.dtype})")
-    if expected > 1 and view.format[0] in (">!" if sys.byteorder == "little" else "<"):
-        refuse(f"has numbers of the other byte order ({view.format}), expected them in this machine's")
-    if not view.c_contiguous:
-        refuse("is not contiguous, expected C order without gaps")
-    if view.readonly:
-        refuse("is read-only, expected memory that blocks can be loaded into")
-
-
-def _device_buffer(index: int, tensor: Any, item_bytes: int) -> Tuple[int, int]:
-    """Address and bytes of a tensor on a GPU, which this process must not touch."""
-    name = type(tensor).__name__
-    if isinstance(tensor, tuple) and len(tensor) == 2:
-        return vmm._count(f"tensor {index}: address", tensor[0], 2**64 - 1), vmm._count(f"tensor {index}: bytes", tensor[1])
-    if hasattr(tensor, "data_ptr"):  # PyTorch's; it has no __cuda_array_interface__ of bfloat16
-        address, size, item, dense = tensor.data_ptr(), tensor.nbytes, tensor.element_size(), tensor.is_contiguous()
-    else:
-        interface = getattr(tensor, "__cuda_array_interface__", None)
-        if not isinstance(interface, dict) or not {"data", "shape", "typestr"} <= interface.keys():
-            raise TypeError(f"tensor {index}: a {name}, expected a tensor or array on a GPU, or an address and bytes")
-        address, item, dense = interface["data"][0], int(interface["typestr"][2:]), interface.get("strides") is None
-        size = item * math.prod(interface["shape"])
-    if item != item_bytes:
-        raise CLASSES["invalid_argument"](f"tensor {index}: has numbers of {item} bytes, expected {item_bytes}")
-    if not dense:
-        raise CLASSES["invalid_argument"](f"tensor {index}: is not contiguous, expected C order without gaps")
-    return address, size
-
-
 def open(layout: str, tensors: Sequence[Any], *, pages: int, model: str, geometry: "cachalot.KvGeometry", page_tokens: int = 0,
          pool: Union[str, os.PathLike] = "", salt: str = "", ranks: Optional[Union[str, os.PathLike]] = None,
          config: Optional[Union[str, os.PathLike]] = None, share_tp: int = 0, device: Optional[int] = None, stream: Any = 0,
          **given: Any) -> TieredCache:
     """Makes the tiers of one engine, or of one rank of it.
 
-    layout, tensors, pages, page_tokens: L1, as Client.register_cache() takes them: writable buffers of this process, or with
-        `device` PyTorch's tensors, arrays with __cuda_array_interface__, or pairs (address, bytes) on that GPU
+    layout, tensors, pages, page_tokens: L1, as Client.register_cache() takes them, on the CPU or, with `device`, on a GPU
     device: CUDA's number of the GPU; stream: the engine's, a number or an object with `cuda_stream`; 0: the legacy default one
     model, salt, geometry, share_tp, pool: as Client; "": no pool is attached yet
     ranks: a new file in which the ranks of one machine agree, made for these ranks alone; the geometry has this rank and their number
@@ -473,22 +432,8 @@ def open(layout: str, tensors: Sequence[Any], *, pages: int, model: str, geometr
     merged = dict(read_options(config)) if config is not None else {}
     merged.update(given)
     rows = _table(merged)
-    buffers, memory = (_Buffer * len(tensors))(), []
-    if device is not None:
-        vmm._count("device", device, 2**31 - 1)
-        for buffer, tensor in zip(buffers, tensors):
-            buffer.data, buffer.bytes = _device_buffer(len(memory), tensor, _ITEM_BYTES[geometry.dtype])
-            memory.append(tensor)
-    for buffer, tensor in zip(buffers, tensors if device is None else ()):
-        try:
-            opened = memoryview(tensor)
-        except (TypeError, ValueError):
-            raise TypeError(f"tensor {len(memory)}: a {type(tensor).__name__}, expected a writable buffer of this process") from None
-        with opened as view:
-            _check_tensor(len(memory), view, geometry)
-            buffer.bytes = view.nbytes
-        memory.append((ctypes.c_char * buffer.bytes).from_buffer(tensor))  # keeps the memory, at its place
-        buffer.data = ctypes.addressof(memory[-1])
+    memory = _CacheMemory(layout, tensors, pages, page_tokens, geometry, device)
+    buffers = (_Buffer * len(memory.buffers()))(*memory.buffers())
     cache = _Cache(struct_size=ctypes.sizeof(_Cache), pages=vmm._count("pages", pages, 2**32 - 1), layout=vmm._text("layout", layout),
                    tensors=buffers, tensor_count=len(buffers), page_tokens=vmm._count("page_tokens", page_tokens, 2**32 - 1),
                    memory=int(device is not None), device=device or 0,

@@ -66,9 +66,6 @@ Status load_batch(const BlockCall& call, BlockTarget& target, Hit& hit, std::siz
     blocks.push_back(block);
   }
   CACHALOT_TRY(target.scatter(first, blocks));
-  if (target.is_whole()) {
-    Counters::add(call.counters.copied_bytes, blocks.size() * call.block_bytes);
-  }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (blocks[i].hash == nullptr) continue;
     if (!hit.read.check_bytes(first + i, blocks[i].hash->finish())) break;
@@ -82,7 +79,9 @@ Result<std::size_t> load_blocks(const BlockCall& call, BlockTarget& target) {
   Hit hit = look_up(call.session, &call.counters, call.hashes, call.block_bytes, call.groups);
   Status in_time;
   const std::size_t at_once = target.blocks_at_once(call.block_bytes) * call.groups;
-  for (std::size_t copied = 0; copied < hit.found().size();) {
+  std::size_t copied = 0;
+  std::uint64_t copied_bytes = 0;
+  while (copied < hit.found().size()) {
     if (in_time = call.check_time("load"); !in_time) {
       hit.read.shorten(copied);
       break;
@@ -90,6 +89,9 @@ Result<std::size_t> load_blocks(const BlockCall& call, BlockTarget& target) {
     const std::size_t last = std::min(copied + at_once, hit.found().size());
     CACHALOT_TRY(load_batch(call, target, hit, copied, last));
     copied = last;
+    const std::uint64_t bytes = target.copied_bytes(copied, call.block_bytes);
+    Counters::add(call.counters.copied_bytes, bytes - copied_bytes);
+    copied_bytes = bytes;
     base::reach(base::FailPoint::kReadCopied);
   }
   const auto [valid, stale, is_damaged] = hit.read.validate();
@@ -101,7 +103,8 @@ Result<std::size_t> load_blocks(const BlockCall& call, BlockTarget& target) {
   if (!is_reported_later) call.session.report_hits(hit.deepest());
   Counters::add(call.counters.loads, 1);
   Counters::add(call.counters.loaded_blocks, loaded);
-  Counters::add(call.counters.loaded_bytes, loaded * call.block_bytes);
+  Counters::add(call.counters.loaded_bytes,
+                loaded == copied ? copied_bytes : target.copied_bytes(loaded, call.block_bytes));
   if (!in_time) {
     return ended_early(in_time.error(), hit.blocks(), call.hashes.size() / call.groups,
                        "are loaded");

@@ -32,6 +32,10 @@ class BlockTarget {
   virtual Status scatter(std::size_t first, std::span<const PoolBlock> blocks) = 0;
   // Whether each block is copied whole. A part has no checksum.
   virtual bool is_whole() const { return true; }
+  // Bytes that were copied of the call's first blocks, of `block_bytes` each.
+  virtual std::uint64_t copied_bytes(std::size_t blocks, std::uint64_t block_bytes) const {
+    return blocks * block_bytes;
+  }
   // Blocks of so many bytes that scatter() is given at most. Between two of its calls the load looks at its deadline.
   virtual std::size_t blocks_at_once(std::uint64_t) const { return kBlocksAtOnce; }
 };

@@ -98,6 +98,18 @@ class LoadedPages final : public BlockTarget {
   bool is_whole() const override {
     return tokens_.empty() && layers_.first == 0 && layers_.last == 0;
   }
+  std::uint64_t copied_bytes(std::size_t blocks, std::uint64_t block_bytes) const override {
+    const KvGeometry& rank = call_.cache.cache().geometry();
+    const std::uint32_t groups = call_.cache.groups().count;
+    std::uint64_t tokens = tokens_.empty() ? blocks / groups * rank.block_tokens : 0;
+    for (const std::span<const TokenRange> ranges :
+         tokens_.first(tokens_.empty() ? 0 : blocks / groups)) {
+      if (ranges.empty()) tokens += rank.block_tokens;
+      for (const TokenRange& range : ranges) tokens += range.last - range.first;
+    }
+    const std::uint32_t layers = layers_.last == 0 ? rank.layers : layers_.last - layers_.first;
+    return groups * tokens * layers * (block_bytes / rank.layers / rank.block_tokens);
+  }
   std::size_t blocks_at_once(std::uint64_t block_bytes) const override {
     return most_blocks_at_once(call_, block_bytes);
   }
@@ -121,6 +133,11 @@ class LoadedRows final : public BlockTarget {
     return call_.cache.scatter_rows(plans_, rows, call_.stream);
   }
   bool is_whole() const override { return false; }
+  std::uint64_t copied_bytes(std::size_t blocks, std::uint64_t) const override {
+    std::uint64_t bytes = 0;
+    for (const kv::RowPlan& plan : plans_) bytes += plan.copied_bytes(blocks / plans_.size());
+    return bytes;
+  }
   std::size_t blocks_at_once(std::uint64_t block_bytes) const override {
     return most_blocks_at_once(call_, block_bytes);
   }

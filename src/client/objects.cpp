@@ -104,6 +104,7 @@ Result<std::uint64_t> Objects::put(std::string_view key, std::span<const Buffer>
   }
   batch.end_block();
   batch.flush();
+  Counters::add(counters_.copied_bytes, bytes);
   domain.order();
   pool::WrittenBlock written{name, static_cast<std::uint32_t>(bytes), {}};
   if (session_.writes_checksums()) written.checksum = hash.finish();
@@ -186,6 +187,7 @@ Result<std::uint64_t> Objects::get_once(const BlockHash& name, std::span<const B
     at += part.bytes;
   }
   batch.flush();
+  Counters::add(counters_.copied_bytes, bytes);
   if (verifies) read.check_bytes(0, hash.finish());
   const pool::ValidatedRead::Outcome outcome = read.validate();
   if (outcome.stale != 0) {

@@ -1,6 +1,7 @@
 #include "client/session.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "base/clock.h"
 #include "client/fork_guard.h"
@@ -50,6 +51,15 @@ void add_to(pool::ClientCounters& all, const Statistics& own) {
   all[ClientCounter::kUsedStorageBlocks] += own.used_storage_blocks;
 }
 
+// Not every part of the pool that refuses a client knows its path.
+Error of_pool(const std::string& path, const Error& error) {
+  if (std::string_view(error.message).find(path) != std::string_view::npos) return error;
+  Error named = Error::make(error.code, "%.100s: %s", path.c_str(), error.message);
+  named.os_error = error.os_error;
+  named.detail = error.detail;
+  return named;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<Session>> Session::open(
@@ -59,7 +69,8 @@ Result<std::shared_ptr<Session>> Session::open(
   CACHALOT_TRY_ASSIGN(
       pool::Pool pool,
       pool::Pool::open(options.pool, {.allow_foreign = options.allow_foreign_pool}));
-  CACHALOT_TRY(fits(pool.access().geometry));
+  const std::string& path = options.pool.front();  // Pool::open() has seen that there is one
+  if (const Status fit = fits(pool.access().geometry); !fit) return of_pool(path, fit.error());
   pool::ClientOptions attach;
   attach.fingerprint = fingerprint;
   attach.name = name;
@@ -71,12 +82,13 @@ Result<std::shared_ptr<Session>> Session::open(
   attach.verify_checksums = attach.write_checksums = options.checksums;
   const auto counters = std::make_shared<Counters>();
   attach.add_counters = [counters](pool::ClientCounters& all) { add_to(all, counters->read()); };
-  CACHALOT_TRY_ASSIGN(pool::PoolClient client, pool.attach(attach, options.slot));
+  Result<pool::PoolClient> client = pool.attach(attach, options.slot);
+  if (!client) return of_pool(path, client.error());
   // A forked child releases nothing: thread, mappings and slot belong to the parent.
   const auto end = [](Session* session) {
     if (fork_generation() == session->forks_) delete session;
   };
-  return std::shared_ptr<Session>(new Session(std::move(pool), std::move(client), counters,
+  return std::shared_ptr<Session>(new Session(std::move(pool), *std::move(client), counters,
                                               std::move(open_gpu), chains, !options.counts_prompts),
                                   end);
 }

@@ -46,6 +46,8 @@ struct CacheShape {
   std::uint32_t tokens_of_page() const {
     return page_tokens == 0 ? geometry.block_tokens : page_tokens;
   }
+  // @errors kInvalidArgument: as KvGeometry::check; no pages; page_tokens that do not divide a block
+  Status check() const;
 };
 
 // The strides that a form has for a shape.

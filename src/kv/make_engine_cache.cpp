@@ -11,18 +11,6 @@ Error wrong(const char* what, std::uint64_t value, const char* expected) {
                      value, expected);
 }
 
-Status check_shape(const CacheShape& shape) {
-  CACHALOT_TRY(shape.geometry.check());
-  if (shape.pages == 0) return wrong("pages", 0, "at least 1");
-  if (shape.geometry.block_tokens % shape.tokens_of_page() != 0) {
-    return Error::make(Code::kInvalidArgument,
-                       "engine cache: page_tokens is %u, expected a divisor of the %u tokens of a "
-                       "block",
-                       shape.page_tokens, shape.geometry.block_tokens);
-  }
-  return {};
-}
-
 Status check_tensors(std::span<const Tensor> tensors, const EngineStrides& strides) {
   if (tensors.size() != strides.tensors) {
     return Error::make(Code::kInvalidArgument, "engine cache: %zu tensors, expected %u",
@@ -42,9 +30,19 @@ Status check_tensors(std::span<const Tensor> tensors, const EngineStrides& strid
 
 }  // namespace
 
+Status CacheShape::check() const {
+  CACHALOT_TRY(geometry.check());
+  if (pages == 0) return wrong("pages", 0, "at least 1");
+  if (geometry.block_tokens % tokens_of_page() == 0) return {};
+  return Error::make(Code::kInvalidArgument,
+                     "engine cache: page_tokens is %u, expected a divisor of the %u tokens of a "
+                     "block",
+                     page_tokens, geometry.block_tokens);
+}
+
 Result<EngineCache> EngineCache::make(const CacheShape& shape, std::string_view layout,
                                       std::span<const Tensor> tensors) {
-  CACHALOT_TRY(check_shape(shape));
+  CACHALOT_TRY(shape.check());
   CACHALOT_TRY_ASSIGN(const Layout* const row, find_layout(layout));
   CACHALOT_TRY_ASSIGN(const EngineStrides strides,
                       strides_of(row->form(shape.geometry.attention), shape, row->name));
@@ -56,7 +54,7 @@ Result<EngineCache> EngineCache::make(const CacheShape& shape, std::string_view 
 
 Result<EngineCache> EngineCache::with_strides(const CacheShape& shape, const EngineStrides& strides,
                                               std::span<const Tensor> tensors) {
-  CACHALOT_TRY(check_shape(shape));
+  CACHALOT_TRY(shape.check());
   CACHALOT_TRY(check_tensors(tensors, strides));
   CACHALOT_TRY_ASSIGN(EngineCache cache, checked(shape, strides, tensors));
   CACHALOT_TRY(check_tensors_used(shape, strides));

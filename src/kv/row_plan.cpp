@@ -95,6 +95,20 @@ Result<RowPlan> RowPlan::make(const EngineCache& cache, const BlockOrder& order,
   return plan;
 }
 
+std::uint64_t RowPlan::copied_bytes(std::uint64_t blocks) const {
+  const std::uint64_t end = blocks * block_tokens_;
+  std::uint64_t rows = 0, bytes = 0;
+  for (std::uint32_t layer = 0; layer < layers_; ++layer) {
+    for (std::uint32_t head = 0; head < heads_; ++head) {
+      const std::span<const std::uint32_t> tokens = list(layer, head);
+      rows += static_cast<std::uint64_t>(std::lower_bound(tokens.begin(), tokens.end(), end) -
+                                         tokens.begin());
+    }
+  }
+  for (std::uint32_t part = 0; part < plan_.parts; ++part) bytes += plan_.part[part].run_bytes;
+  return rows * bytes;
+}
+
 RowWalk::RowWalk(const RowPlan& plan) : plan_(plan) {
   next_.reserve(std::size_t{plan.layers_} * plan.heads_);
   for (std::uint32_t layer = 0; layer < plan.layers_; ++layer) {

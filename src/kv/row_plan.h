@@ -54,6 +54,8 @@ class RowPlan {
 
   std::uint64_t blocks() const { return choice_.blocks; }
   std::uint64_t padded_block_bytes() const { return padded_block_bytes_; }
+  // Of all rows in the chain's first blocks. @cost a binary search in each list
+  std::uint64_t copied_bytes(std::uint64_t blocks) const;
   const Plan& arithmetic() const { return plan_; }
 
  private:

@@ -112,12 +112,15 @@ def tiers(stream):
             return
         raise AssertionError("it was accepted")
 
-    refused(TypeError, "tensor 0: a bytearray", [bytearray(64)] * 3, device=DEVICE)
+    refused(TypeError, "tensor 0: bytearray(b'') (bytearray), expected memory of a GPU", [bytearray()] * 3, device=DEVICE)
     refused(TypeError, "device: 'cuda'", there, device="cuda")
     refused(cachalot.InvalidArgumentError, "expected memory of device 0", there, device=0)
     wide = CudaArray(0)
     wide.__cuda_array_interface__["typestr"] = "<f4"
-    refused(cachalot.InvalidArgumentError, "numbers of 4 bytes, expected 2", [wide] * 3, device=DEVICE)
+    refused(cachalot.InvalidArgumentError, "numbers of 4 bytes (float32), expected 2", [wide] * 3, device=DEVICE)
+    swapped = CudaArray(0)
+    swapped.__cuda_array_interface__["shape"] = (SHAPE[1], SHAPE[0], *SHAPE[2:])
+    refused(cachalot.InvalidArgumentError, "expected for layer 0 (2, 16, ", [swapped] * 3, device=DEVICE)
     with cachalot.tier.open("vllm_kbnhc", there, pages=16, model="test@1", geometry=GEOMETRY, device=DEVICE, stream=stream, host_ratio=4) as cache:
         computed = {}
         for first in (0, 100, 200, 0):

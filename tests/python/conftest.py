@@ -32,7 +32,9 @@ class Engine:
         self.client = attach(pool, **options)
         shape = (2, pages, 4, 2, 32)
         random = np.random.default_rng(seed)
-        self.tensors = [random.random(shape).astype(np.float16) for _ in range(3)]
+        # NumPy has no bfloat16.
+        dtype = np.uint16 if self.client.geometry.dtype == "bf16" else np.float16
+        self.tensors = [random.random(shape).astype(np.float16).view(dtype) for _ in range(3)]
         self.cache = self.client.register_cache("vllm_kbnhc", self.tensors, pages=pages)
 
     def block(self, page):

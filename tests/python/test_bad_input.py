@@ -62,6 +62,25 @@ def test_a_cache_that_does_not_fit(engine):
         engine.client.register_cache("vllm_kbnhc", same, pages=16)
 
 
+def test_a_keyword_that_a_call_does_not_have(engine, pool):
+    def refused(words, call):
+        with pytest.raises(TypeError, match="^" + re.escape(words)):
+            call()
+
+    cache = dict(layout="vllm_kbnhc", tensors=tensors(), pages=16)
+    refused("Client: unexpected keyword 'modell' (did you mean 'model'?)",
+            lambda: cachalot.Client(pool=pool, modell="test@1", geometry=GEOMETRY))
+    refused("register_cache: unexpected keyword 'page_token' (did you mean 'page_tokens'?)",
+            lambda: engine.client.register_cache(**cache, page_token=4))
+    refused("register_cache: unexpected keyword 'x', expected one of layout, tensors, pages, page_tokens, page_stride_bytes, strides, "
+            "device, stream", lambda: engine.client.register_cache(**cache, x=4))
+    refused("EmbeddedKeeper: unexpected keyword 'block_byte' (did you mean 'block_bytes'?)",
+            lambda: cachalot.EmbeddedKeeper(pool=pool, block_byte=4096))
+    refused("pool: None", lambda: cachalot.Client(model="test@1", geometry=GEOMETRY))
+    refused("model: None", lambda: cachalot.Client(pool=pool, geometry=GEOMETRY))
+    refused("pages: None", lambda: engine.client.register_cache("vllm_kbnhc", tensors()))
+
+
 @pytest.mark.parametrize(
     ("pages", "error"),
     [
@@ -411,11 +430,11 @@ def test_attaching_to_what_cannot_be_served(pool, tmp_path):
         attach(tmp_path / "text")
     with pytest.raises(cachalot.InvalidArgumentError, match="model"):
         attach(pool, model="")
-    with pytest.raises(cachalot.InvalidArgumentError, match="block"):
+    with pytest.raises(cachalot.InvalidArgumentError, match=f"^{re.escape(str(pool))}: geometry: a block has"):
         attach(pool, geometry=cachalot.KvGeometry.of_model("Qwen3-32B", "bf16", 16))
     with pytest.raises(cachalot.InvalidArgumentError, match="hash"):
         attach(pool, hash="md5")
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"^Client: unexpected keyword 'slots' \(did you mean 'slot'\?\)$"):
         attach(pool, slots=1)
     with pytest.raises(cachalot.BusyError):
         cachalot.EmbeddedKeeper(pool=pool)

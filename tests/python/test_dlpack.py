@@ -107,8 +107,10 @@ def test_what_is_handed_out_is_given_back_once(pool):
         assert all(one.handed_out == one.given_back + 1 for one in good), "it is held while it is registered"
         client.unregister_cache(cache)
         assert are_back(good)
+        same = zeros()[0]
         for refused, options in (
-            ([Counted(array) for array in zeros()], {"pages": 15}),
+            ([Counted(same) for _ in range(3)], {}),  # they overlap
+            ([Counted(array) for array in zeros()][:1], {"pages": 15}),
             ([Counted(array, bits=32) for array in zeros()][:1], {}),
             ([Counted(array, device=(2, 0)) for array in zeros()], {"device": 0}),
             ([Counted(array, device=(2, 0)) for array in zeros()][:2], {"device": 0, "stream": 0x5000}),

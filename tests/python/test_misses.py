@@ -7,7 +7,7 @@ import time
 import urllib.request
 
 import pytest
-from conftest import GEOMETRY, Engine, pool_path, tokens_of
+from conftest import GEOMETRY, Engine, attach, pool_path, tokens_of
 
 import cachalot
 from cachalot.command import PROGRAM
@@ -84,6 +84,37 @@ def test_an_engine_with_more_ranks(small_pool):
         two.lookup(two.hash_tokens(tokens_of(1, 32)))
     assert causes(small_pool)["other_namespace"] == (
         "namespaces 1 and 2 share no block: they differ in stored heads (2, 1), stored shard (0/1, 0/2)")
+
+
+def test_of_several_namespaces_one_of_the_same_model_is_compared(small_pool):
+    """The one of another model differs in one part, that of the same model in two."""
+    for model, fields in (("A@1", dict(layers=2)), ("B@1", {}), ("A@1", dict(kv_heads=1, tp_size=2, layers=2))):
+        with cachalot.Client(pool=small_pool, model=model, geometry=geometry(**fields)) as client:
+            client.lookup(client.hash_tokens(tokens_of(1, 32)))
+    assert [one["model"] for one in info(small_pool)["namespaces"]] == ["A@1", "B@1", "A@1"]
+    assert [one.get("differs_from", {}).get("id") for one in info(small_pool)["namespaces"]] == [3, None, 1]
+    assert causes(small_pool)["other_namespace"] == (
+        "namespaces 1 and 3 share no block: they differ in stored heads (2, 1), stored shard (0/1, 0/2)")
+
+
+def test_of_other_models_it_is_said_that_none_is_of_this_one(small_pool):
+    writer = Engine(small_pool, model="A@1")
+    with writer.client as client:
+        client.store(writer.cache, client.hash_tokens(tokens_of(1, 32)), range(8))
+    with attach(small_pool, model="B@1", geometry=geometry(layers=2)) as client:
+        client.lookup(client.hash_tokens(tokens_of(1, 32)))
+    assert causes(small_pool)["other_namespace"] == (
+        "no other namespace is of the model of namespace 2 (B@1), to which nothing was stored")
+
+
+def test_engines_of_two_models_that_both_store_are_no_cause(small_pool):
+    for model in ("A@1", "B@1"):
+        engine = Engine(small_pool, model=model)
+        with engine.client as client:
+            hashes = client.hash_tokens(tokens_of(1, 32))
+            assert client.lookup(hashes) == 0
+            client.store(engine.cache, hashes, range(8))
+    assert list(causes(small_pool)) == ["never_stored"]
 
 
 @pytest.mark.parametrize("one, other", [

@@ -36,7 +36,7 @@ def test_the_commands_of_the_readme(monkeypatch):
     monkeypatch.chdir(ROOT)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     pool = pool_path()
-    serve, example = (shlex.split(re.search(f"^    ({command}.*?)(?: &)?$", readme, re.MULTILINE)[1].replace("/dev/shm/kv", pool))
+    serve, example = (shlex.split(re.search(f"^    ({command} .*?/dev/shm/kv.*?)(?: &)?$", readme, re.MULTILINE)[1].replace("/dev/shm/kv", pool))
                       for command in ("cachalot serve", "python examples/python/share_prefix.py"))
     keeper = subprocess.Popen([sys.executable, "-m", "cachalot.command", *serve[1:]], stdout=subprocess.PIPE, text=True)
     try:
@@ -48,6 +48,7 @@ def test_the_commands_of_the_readme(monkeypatch):
     finally:
         keeper.kill()
         keeper.communicate()
+        Path(pool).unlink(missing_ok=True)
 
 
 def test_the_types_are_part_of_the_package():

@@ -221,7 +221,7 @@ def test_wrong_types_of_a_request_are_named():
         engine.tiers.request([1, 2], priority=2**31)
     with pytest.raises(TypeError, match="timeout: 'soon', expected seconds"):
         engine.tiers.flush("soon")
-    with pytest.raises(TypeError, match="tensor 0: a int, expected a writable buffer"):
+    with pytest.raises(TypeError, match=r"tensor 0: 5 \(int\), expected memory"):
         cachalot.tier.open("vllm_kbnhc", [5], pages=4, model="m@1", geometry=GEOMETRY)
     with pytest.raises(TypeError, match="tensors: 5, expected a sequence"):
         cachalot.tier.open("vllm_kbnhc", 5, pages=4, model="m@1", geometry=GEOMETRY)
@@ -246,7 +246,7 @@ def test_bad_calls():
 
 
 @pytest.mark.parametrize("dtype, says", [
-    (np.dtype(np.float16).newbyteorder(), "tensor 0: has numbers of the other byte order"),
+    (np.dtype(np.float16).newbyteorder(), "tensor 0: has numbers of big-endian float16, expected them in this machine's"),
     (np.float64, "tensor 0: has numbers of 8 bytes"),
     (np.uint8, "tensor 0: has numbers of 1 bytes"),
 ])
@@ -264,6 +264,12 @@ def test_read_only_tensors_and_gaps_are_refused():
         cachalot.tier.open("vllm_kbnhc", tensors, pages=16, model="test@1", geometry=GEOMETRY)
     tensors[1] = np.zeros((2, 32, BLOCK, 2, 32), np.float16)[:, ::2]
     with pytest.raises(cachalot.InvalidArgumentError, match="tensor 1: is not contiguous"):
+        cachalot.tier.open("vllm_kbnhc", tensors, pages=16, model="test@1", geometry=GEOMETRY)
+
+
+def test_tensors_with_swapped_axes_are_refused():
+    tensors = [np.zeros((16, 2, BLOCK, 2, 32), np.float16) for _ in range(3)]
+    with pytest.raises(cachalot.InvalidArgumentError, match=r"tensor 0: .* expected for layer 0 \(2, 16, "):
         cachalot.tier.open("vllm_kbnhc", tensors, pages=16, model="test@1", geometry=GEOMETRY)
 
 

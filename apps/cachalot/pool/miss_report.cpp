@@ -29,13 +29,26 @@ std::string down_source(const Json& description) {
 
 std::string other_namespaces(const Json& description) {
   if (!description.contains("namespaces")) return "";
-  for (const Json& one : description["namespaces"]) {
+  const Json& namespaces = description["namespaces"];
+  for (const Json& one : namespaces) {
     if (!one.contains("differs_from")) continue;
     std::string parts;
     for (const Json& part : one["differs_from"]["in"])
       parts += (parts.empty() ? "" : ", ") + part.get<std::string>();
     return "namespaces " + one["id"].dump() + " and " + one["differs_from"]["id"].dump() +
            " share no block: they differ in " + parts;
+  }
+  // Of other models, only a namespace to which nothing was ever stored says something: that its engines may have meant one
+  // of them.
+  for (const Json& one : namespaces) {
+    const auto is_of_its_model = [&](const Json& other) { return other["model"] == one["model"]; };
+    const bool is_alone = std::count_if(namespaces.begin(), namespaces.end(), is_of_its_model) == 1;
+    if (namespaces.size() == 1 || !is_alone || one["live_blocks"] != 0 ||
+        one["committed_blocks"] != 0) {
+      continue;
+    }
+    return "no other namespace is of the model of namespace " + one["id"].dump() + " (" +
+           one["model"].get<std::string>() + "), to which nothing was stored";
   }
   return "";
 }

@@ -29,9 +29,16 @@ Parts parts_of(const std::string& text, const std::string& prefix) {
   return parts;
 }
 
+// The words without "=" name the engine ("vllm/1 model=…"), or the model where nothing else does.
 Parts all_parts_of(const std::string& name) {
   const std::size_t at = std::min(name.find(kGeometry), name.size());
   Parts parts = parts_of(name.substr(0, at), "");
+  std::string plain;
+  std::istringstream words(name.substr(0, at));
+  for (std::string word; words >> word;) {
+    if (word.find('=') == std::string::npos) plain += (plain.empty() ? "" : " ") + word;
+  }
+  parts.emplace(parts.contains("model") ? "engine" : "model", plain);
   parts.merge(parts_of(name.substr(at), "stored "));
   return parts;
 }
@@ -111,6 +118,10 @@ std::optional<std::uint64_t> block_bytes_of(const std::string& name) {
   return bytes;
 }
 
+std::string model_of(const std::string& name) {
+  return value_of(all_parts_of(name), "model");
+}
+
 std::vector<std::string> differences(const std::string& one, const std::string& other) {
   Parts here = all_parts_of(one), there = all_parts_of(other);
   if (are_of_one_engine(here, there)) return {};
@@ -135,8 +146,10 @@ Json describe_namespaces(const pool::PoolState& state) {
     all["committed_blocks"] = counters.committed_blocks;
     all["evicted_blocks"] = counters.evicted_blocks;
     if (const auto bytes = block_bytes_of(one.name)) all["block_bytes"] = *bytes;
+    all["model"] = model_of(one.name);
     std::size_t least = ~std::size_t{0};
     for (const pool::NamespaceName& other : namespaces) {
+      if (model_of(other.name) != all["model"]) continue;  // it would share no block in any case
       const std::vector<std::string> parts = differences(one.name, other.name);
       if (parts.empty() || parts.size() >= least) continue;
       least = parts.size();

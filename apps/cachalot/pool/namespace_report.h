@@ -20,12 +20,15 @@ inline constexpr double kLeastFilled = 0.9;
 // Bytes of a block of this namespace, by the geometry in its name.
 std::optional<std::uint64_t> block_bytes_of(const std::string& name);
 
+// The weights that a namespace is of; they may be of any engine.
+std::string model_of(const std::string& name);
+
 // Parts of their names in which two namespaces differ, as "kv (fp8, auto)". None for ranks, and for layers that keep a state,
 // of one engine.
 std::vector<std::string> differences(const std::string& one, const std::string& other);
 
-// [{"id", "digest", "name", "live_blocks", "quota_blocks", …}], with "block_bytes" where the name tells it, and "differs_from" {"id", "in"}: the most
-// similar other namespace.
+// [{"id", "digest", "name", "model", "live_blocks", "quota_blocks", …}], with "block_bytes" where the name tells it, and
+// "differs_from" {"id", "in"}: the most similar other namespace of the same model.
 nlohmann::json describe_namespaces(const pool::PoolState& state);
 
 // One line for each that fills less than kLeastFilled of a block.

@@ -137,6 +137,7 @@ Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
   CACHALOT_TRY(check_layer(layer, geometry));
   layers.begin(layer);
   CACHALOT_TRY(started.has(layer) ? started.wait(layer) : copy(layer));
+  Counters::add(session->counters().copied_bytes, hit.found().size() * geometry.layer_bytes());
   const bool was_complete = !layers.first_missing();
   layers.finish(layer);
   const bool completes = !was_complete && !layers.first_missing();
@@ -347,6 +348,10 @@ Status Client::LayerStore::Impl::store_layer(std::uint32_t layer) {
   layers.begin(layer);
   if (!is_all_present())
     CACHALOT_TRY(end_copies(started.has(layer) ? started.wait(layer) : copy(layer)));
+  for (const Chain& chain : chains) {
+    Counters::add(session->counters().copied_bytes,
+                  chain.uses().size() * cache.cache().geometry().layer_bytes());
+  }
   layers.finish(layer);
   return {};
 }

@@ -58,6 +58,26 @@ TEST_P(LayerwiseTest, LayersGoAndComeOneByOne) {
   EXPECT_TRUE(reader.holds(hashes[3], 3));
 }
 
+TEST_P(LayerwiseTest, EachLayerCountsItsBytesWhenItIsCopied) {
+  Engine writer(cluster_.client_options()), reader(cluster_.client_options());
+  const auto hashes = computed(writer, 6, 2);
+  const std::uint64_t layer_bytes = writer.client.geometry().layer_bytes();
+  Client::LayerStore store = begin_store(writer, hashes);
+  ASSERT_TRUE(store.store_layer(0));
+  EXPECT_EQ(writer.client.statistics().copied_bytes, 2 * layer_bytes);
+  for (const std::uint32_t layer : {1u, 2u}) ASSERT_TRUE(store.store_layer(layer));
+  ASSERT_TRUE(store.finish());
+  EXPECT_EQ(writer.client.statistics().copied_bytes, writer.client.statistics().stored_bytes);
+  Result<Client::LayerLoad> load = reader.client.begin_load(reader.cache, hashes, pages(2));
+  ASSERT_TRUE(load);
+  ASSERT_EQ(*load->load_layer(0), 2u);
+  EXPECT_EQ(reader.client.statistics().copied_bytes, 2 * layer_bytes);
+  EXPECT_EQ(reader.client.statistics().loaded_bytes, 0u);
+  for (const std::uint32_t layer : {1u, 2u}) ASSERT_EQ(*load->load_layer(layer), 2u);
+  EXPECT_EQ(reader.client.statistics().loaded_bytes, 2 * 3 * layer_bytes);
+  EXPECT_EQ(reader.client.statistics().copied_bytes, 2 * 3 * layer_bytes);
+}
+
 TEST_P(LayerwiseTest, AnyOrderDoesAndAMissingLayerIsNamed) {
   Engine writer(cluster_.client_options());
   const auto hashes = computed(writer, 2, 2);

@@ -216,6 +216,14 @@ TEST_F(ClientTest, SomeTokensAndSomeLayersAlone) {
                           &writer.memory[2][page + token * row], row) == 0,
               is_chosen);
   }
+  // One layer of two blocks, and two of four tokens of three layers: 1,024 bytes a layer of a block.
+  const Statistics now = reader.client.statistics();
+  EXPECT_EQ(now.loaded_blocks, 4u);
+  EXPECT_EQ(now.loaded_bytes, 2u * 1024 + 2 * 3 * 512);
+  EXPECT_EQ(now.copied_bytes, now.loaded_bytes);
+  const std::vector<std::span<const TokenRange>> whole_second = {chosen, {}};
+  ASSERT_EQ(*reader.client.load_tokens(reader.cache, hashes, pages(2), whole_second), 2u);
+  EXPECT_EQ(reader.client.statistics().loaded_bytes - now.loaded_bytes, 3u * (512 + 1024));
 }
 
 TEST_F(ClientTest, BadCallsAreRefusedWithAWord) {

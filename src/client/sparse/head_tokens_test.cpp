@@ -73,6 +73,10 @@ TEST_F(HeadTokensTest, EachHeadsTokensComeToTheirPlacesAndNothingElseChanges) {
   const Statistics now = reader.client.statistics();
   EXPECT_EQ(now.loads, 1u);
   EXPECT_EQ(now.loaded_blocks, 5u);
+  std::size_t rows = 0;
+  for (const auto& list : lists_) rows += list.size();
+  EXPECT_EQ(now.loaded_bytes, rows * 2 * kHead);
+  EXPECT_EQ(now.copied_bytes, now.loaded_bytes);
 }
 
 // Pages of one token: then each head's rows are one array, [layer][head][i][keys, values].
