@@ -34,7 +34,8 @@ LLAMA = ("guide_test.py runs what follows", "guide_test.py: end")
 #: Letters and dots that stand for a value.
 PLACEHOLDER = re.compile(r"(?<![\w$./{-])(?:[A-Z]|MODEL|FILE|KEY|LINK|FOLDER|NAME|PATH|POOL|OUT_FOLDER|CACHALOT|HOST|PORT)"
                          r"(?![\w=./}-])|…|\.\.\.|/path/to|\[--")
-SECONDS = 300
+# A minute on an idle machine; on one that a dozen processes keep busy it may be ten times that.
+SECONDS = 900
 POOL_FLAGS = "--block-bytes 64KiB --capacity-blocks 64"
 # A keeper in the background has printed its line when the next command runs; one in the foreground is ended then.
 BEGIN = """set -e -o pipefail -m

@@ -227,7 +227,7 @@ class PeerReads {
   // From the peer's pool to the caller's memory, by way of the own pool. On a busy machine a peer may answer later than a
   // keeper waits for it, and rests then, a minute at most; what is missing is asked for again, and the time counts.
   Status get(std::span<const BlockHash> hashes) {
-    const std::uint64_t until_ns = now_ns() + 120 * kSecond;
+    const std::uint64_t until_ns = now_ns() + 300 * kSecond;
     CACHALOT_TRY_ASSIGN(Prefetched found, reader_.client().prefetch(hashes, 10 * kSecond));
     while (found.in_pool < hashes.size() && now_ns() < until_ns) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
