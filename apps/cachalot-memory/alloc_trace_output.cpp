@@ -11,8 +11,7 @@
 
 namespace cachalot::apps {
 
-Result<AllocTraceOutput> AllocTraceOutput::open(const std::string& out,
-                                                const std::string& json) {
+Result<AllocTraceOutput> AllocTraceOutput::open(const std::string& out, const std::string& json) {
   CACHALOT_TRY(check_are_apart({{"--out", out}, {"--json", json}}));
   CACHALOT_TRY_ASSIGN(trace::AllocTraceWriter writer, trace::AllocTraceWriter::open(out));
   return AllocTraceOutput(std::move(writer), out == "-" ? stderr : human_output(json));
