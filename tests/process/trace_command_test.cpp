@@ -25,7 +25,7 @@ class TraceCommand : public ProcessTest {
     const Outcome outcome = run(arguments);
     expect_done(outcome);
     nlohmann::json result = outcome.json();
-    result.erase("wall_s");
+    for (const char* const other : {"wall_s", "trace", "flags"}) result.erase(other);
     return result;
   }
   nlohmann::json hitrate(const std::string& file, const std::string& capacities) const {
@@ -33,7 +33,7 @@ class TraceCommand : public ProcessTest {
         run({"hitrate", "--trace", file, "--capacity-blocks", capacities, "--json", "-"});
     expect_done(outcome);
     nlohmann::json result = outcome.json();
-    result.erase("wall_s");
+    for (const char* const other : {"wall_s", "trace", "flags"}) result.erase(other);
     return result;
   }
 };
