@@ -270,10 +270,6 @@ Status alloc_replay(const Options& options) {
   CACHALOT_TRY(check_is_no_input("--json", options.json, {&options.trace, 1}));
   CACHALOT_TRY(check_is_no_input("--plot", options.plot, {&options.trace, 1}));
   CACHALOT_TRY(check_plot_file(options.plot));
-  if (options.plot == "-" && options.json == "-") {
-    return Error::make(Code::kInvalidArgument,
-                       "alloc-replay: only one of --plot and --json can go to stdout");
-  }
   CACHALOT_TRY(check_are_apart({{"--plot", options.plot}, {"--json", options.json}}));
   CACHALOT_TRY_ASSIGN(Output plot, Output::open(options.plot));
   CACHALOT_TRY_ASSIGN(Output output, Output::open(options.json));

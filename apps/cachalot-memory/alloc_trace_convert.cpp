@@ -52,8 +52,7 @@ Status convert(const Options& options) {
   CACHALOT_TRY(check_is_no_input("--out", options.out, inputs));
   CACHALOT_TRY(check_is_no_input("--json", options.json, inputs));
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
-  CACHALOT_TRY_ASSIGN(AllocTraceOutput output,
-                      AllocTraceOutput::open("alloc-trace convert", options.out, options.json));
+  CACHALOT_TRY_ASSIGN(AllocTraceOutput output, AllocTraceOutput::open(options.out, options.json));
   CACHALOT_TRY_ASSIGN(trace::ConvertedSnapshot converted, read(options));
   while (const trace::AllocEvent* event = converted.script.take()) {
     CACHALOT_TRY(output.write(*event));

@@ -75,8 +75,7 @@ Status generate(const Options& options) {
   CACHALOT_TRY_ASSIGN(run.model, trace::find_finetune_model(options.model));
   CACHALOT_TRY_ASSIGN(trace::FinetuneGenerator generator, trace::FinetuneGenerator::make(run));
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
-  CACHALOT_TRY_ASSIGN(AllocTraceOutput output,
-                      AllocTraceOutput::open("alloc-trace generate", options.out, options.json));
+  CACHALOT_TRY_ASSIGN(AllocTraceOutput output, AllocTraceOutput::open(options.out, options.json));
   trace::AllocEvent event;
   while (generator.next(event)) CACHALOT_TRY(output.write(event));
   CACHALOT_TRY(output.finish());

@@ -6,14 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "command.h"
-#include "result_flags.h"
+#include "output.h"
 #include "values.h"
 
 namespace cachalot::apps {
 
-Result<AllocTraceOutput> AllocTraceOutput::open(const char* command, const std::string& out,
-                                                const std::string& json) {
-  CACHALOT_TRY(check_out_and_json(command, out, json));
+Result<AllocTraceOutput> AllocTraceOutput::open(const std::string& out, const std::string& json) {
+  CACHALOT_TRY(check_are_apart({{"--out", out}, {"--json", json}}));
   CACHALOT_TRY_ASSIGN(trace::AllocTraceWriter writer, trace::AllocTraceWriter::open(out));
   return AllocTraceOutput(std::move(writer), out == "-" ? stderr : human_output(json));
 }

@@ -15,10 +15,8 @@ namespace cachalot::apps {
 
 class AllocTraceOutput {
  public:
-  // `command` is how messages call the command.
   // @errors kInvalidArgument: both results are to go to stdout; as AllocTraceWriter::open
-  static Result<AllocTraceOutput> open(const char* command, const std::string& out,
-                                       const std::string& json);
+  static Result<AllocTraceOutput> open(const std::string& out, const std::string& json);
 
   // Shows progress on a terminal.
   Status write(const trace::AllocEvent& event);

@@ -42,10 +42,6 @@ Status check_flags(const Options& options) {
     return Error::make(Code::kInvalidArgument, "--check: expected --models FILE with it%s",
                        options.out.empty() ? "" : ", and no --out");
   }
-  if (options.out == "-" && options.json == "-") {
-    return Error::make(Code::kInvalidArgument,
-                       "--out and --json: both are -, expected one of them");
-  }
   std::vector<std::string> inputs = options.recorded.runs;
   inputs.insert(inputs.end(), {options.rows, options.check, options.models, options.recorded.run,
                                options.recorded.meta});

@@ -100,15 +100,7 @@ Status set_links(const ClusterFlags& flags, sim::ClusterOptions& options) {
 
 Status set_peers(const ClusterFlags& flags, sim::ClusterOptions& options) {
   constexpr double kWaitMs = 2000;  // as the vLLM connector's storage_wait
-  if (!flags.peers) {
-    const char* const alone = flags.peer_cell != 0      ? "--peer-cell"
-                              : flags.peer_gb_s != 0    ? "--peer-gb-s"
-                              : flags.peer_wait_ms >= 0 ? "--peer-wait-ms"
-                              : flags.keep_peer_copies  ? "--keep-peer-copies"
-                                                        : nullptr;
-    if (alone == nullptr) return {};
-    return Error::make(Code::kInvalidArgument, "%s: without peers, expected --peers", alone);
-  }
+  if (!flags.peers) return {};
   if (flags.shared_pool) {
     return Error::make(Code::kInvalidArgument,
                        "--peers: with --shared-pool, expected one of both: peers have caches of "

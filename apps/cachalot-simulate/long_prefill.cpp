@@ -158,10 +158,6 @@ Status long_prefill(const Options& options) {
                       numbers_of("--instances", options.instances, 1, kMostInstances));
   CACHALOT_TRY(check_plot_file(options.plot));
   CACHALOT_TRY(check_are_apart({{"--json", options.json}, {"--plot", options.plot}}));
-  if (options.json == "-" && options.plot == "-") {
-    return Error::make(Code::kInvalidArgument,
-                       "--json and --plot: both are -, expected one of them");
-  }
   CACHALOT_TRY_ASSIGN(sched::TimingPreset preset,
                       sched::find_timing_preset(options.model, options.hardware));
   preset.formula.step_overhead_s = preset.gpu.prompt_step_overhead_s;

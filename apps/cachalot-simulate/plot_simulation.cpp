@@ -42,12 +42,13 @@ std::vector<Drawing> draw_over_rate(const std::string& trace, std::span<const Si
     const char* title;
     const char* axis;
     double (*of)(const sim::ClusterReport&);
+    bool needs_goals = false;
   };
   constexpr Quantity kQuantities[] = {
       {"goodput.svg", "Goodput", "requests/s within both goals",
        [](const sim::ClusterReport& r) { return r.goodput_rps; }},
       {"attainment.svg", "Requests within both goals", "% of all requests",
-       [](const sim::ClusterReport& r) { return 100 * r.slo_attainment; }},
+       [](const sim::ClusterReport& r) { return 100 * r.slo_attainment; }, true},
       {"ttft_over_rate.svg", "Mean time to first token", "TTFT in s",
        [](const sim::ClusterReport& r) { return r.ttft_s.mean; }},
       {"tpot_over_rate.svg", "Mean time a token", "TPOT in ms",
@@ -57,11 +58,13 @@ std::vector<Drawing> draw_over_rate(const std::string& trace, std::span<const Si
   for (const Quantity& quantity : kQuantities) {
     std::vector<PlotLine> lines;
     for (const SimulateRow& row : rows) {
+      if (quantity.needs_goals && !has_goals(row)) continue;
       const std::string name = name_of(row);
       auto line = std::ranges::find(lines, name, &PlotLine::name);
       if (line == lines.end()) line = lines.insert(lines.end(), PlotLine{name, {}});
       line->points.push_back({row.report.offered_rps, quantity.of(row.report)});
     }
+    if (lines.empty()) continue;
     for (PlotLine& line : lines) std::ranges::sort(line.points, {}, &PlotPoint::x);
     drawings.push_back(
         {quantity.file,

@@ -4,6 +4,7 @@
 #include <cachalot/result.h>
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -59,8 +60,6 @@ std::vector<std::string> inputs_of(const RecordedRunFlags& flags, const std::str
 
 // @errors kInvalidArgument: names a flag that a recorded run has no use for
 Status check_recorded_run_flags(const Command& command);
-// The other way round. @errors kInvalidArgument: names a flag that is of a recorded run alone
-Status check_trace_flags(const Command& command);
 
 // Milliseconds; 0: none.
 struct LatencyGoals {
@@ -68,9 +67,11 @@ struct LatencyGoals {
 };
 
 // @param colocated  engines as the command line has them; 0: not given
+// @param source     keys for the JSON that say what the run came from
 // @errors kInvalidArgument: a flag, or what was recorded is of another model or tensor parallelism than the profile;
 //         kBadInput: a file; as Output
 Status simulate_recorded_run(const RecordedRunFlags& flags, const RecordedRunFiles& files,
-                             const LatencyGoals& goals, std::uint64_t colocated);
+                             const LatencyGoals& goals, std::uint64_t colocated,
+                             const nlohmann::json& source);
 
 }  // namespace cachalot::apps

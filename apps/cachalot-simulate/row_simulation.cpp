@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cinttypes>
 
+#include "flag_uses.h"
 #include "sim/cluster/cluster.h"
 #include "sim/colocated/colocated.h"
 #include "values.h"
@@ -89,6 +90,68 @@ Result<std::vector<ClusterKind>> kinds_of(const SimulateOptions& options, const 
   return kinds;
 }
 
+// A set of Use: what these rows have.
+unsigned uses_of(const SimulateOptions& options, const PolicySetup& setup,
+                 std::span<const std::string> admissions, std::span<const std::string> layerwise) {
+  const ClusterFlags& flags = options.cluster;
+  const RecordedRunFlags& profile = options.recorded;
+  const auto has = [](std::span<const std::string> names, std::string_view name) {
+    return std::ranges::find(names, name) != names.end();
+  };
+  unsigned uses = 0;
+  const auto add_if = [&](bool condition, unsigned use) { uses |= condition ? use : 0; };
+  const bool has_profile = !profile.profile.empty();
+  const bool reduces = has_profile && setup.timing->gpus > 1;
+  add_if(!flags.shared_pool || flags.pool_capacity_blocks.empty(), kNodeCaches);
+  add_if(!flags.operation_bytes.empty(), kOperationSize);
+  add_if(has_profile, kProfile);
+  add_if(reduces, kReduceLink);
+  add_if(reduces && (profile.link_gb_s.empty() || profile.link_us.empty()), kReducePreset);
+  add_if(!options.timing.calibration.empty(), kFittedModel);
+  add_if(options.closed_loop == 0, kTraceTimes);
+  add_if(!options.map.empty(), kMap);
+  for (const ClusterKind& kind : setup.kinds) {
+    const sim::ClusterOptions& cluster = kind.cluster;
+    const bool has_pool = cluster.pool_capacity_blocks != 0, has_several = cluster.prefill > 1;
+    const bool has_decode_side = cluster.decode != 0,
+               decodes = has_decode_side || kind.is_colocated;
+    const bool has_moves = setup.routing == sched::RoutingKind::kConductor && has_several &&
+                           (kind.is_colocated || cluster.node_capacity_blocks != 0);
+    // With a pool KV goes to decode through it.
+    const bool uses_links = has_moves || cluster.peers.is_on || (has_decode_side && !has_pool);
+    const bool is_chance = setup.routing == sched::RoutingKind::kRandom ||
+                           setup.routing == sched::RoutingKind::kPowerOfTwo;
+    const bool has_layers = kind.is_colocated && std::ranges::any_of(layerwise, [](auto& name) {
+                              return name != "off";
+                            });
+    const bool has_prompt_plan = has_layers && (has(layerwise, "on") || has(layerwise, "auto"));
+    add_if(has_pool, kPool);
+    add_if(cluster.storage_capacity_blocks != 0, kStorage);
+    add_if(cluster.peers.is_on, kPeers);
+    add_if(has_several, kSeveral);
+    add_if(has_moves, kMoves);
+    add_if(uses_links || (has_pool && flags.pool_link_gb_s == 0), kLinkSpeed);
+    add_if(uses_links || (has_pool && flags.pool_link_latency_us < 0), kLinkLatency);
+    add_if((uses_links && cluster.link.latency_s != 0) ||
+               (has_pool && cluster.pool_link.latency_s != 0),
+           kOperations);
+    add_if(has_decode_side, kDecodeSide);
+    add_if(kind.is_colocated, kColocated);
+    add_if(is_chance && has_several, kChance);
+    add_if(decodes && flags.tbt_slo_ms != 0 && has(admissions, "predictive"), kPrediction);
+    add_if(has_decode_side && flags.tbt_slo_ms != 0 && has(admissions, "reject_on_load"),
+           kDecodeCheck);
+    add_if(has_layers, kHostKv);
+    add_if(
+        has_prompt_plan && (options.engine.layerwise_admission != "goal" || flags.tbt_slo_ms != 0),
+        kPromptPlan);
+    add_if(decodes && !has_profile && options.timing.calibration.empty(), kFormula);
+    add_if(kind.price.network == "rdma", kRdma);
+    add_if(kind.price.network == "cxl", kCxl);
+  }
+  return uses;
+}
+
 Result<sim::ClusterReport> simulate_row(const ClusterKind& kind, const PolicySetup& setup,
                                         const sim::Workload& workload, const SimulateRow& row,
                                         const std::function<void(double)>& on_progress) {
@@ -163,9 +226,31 @@ Result<std::vector<PolicySetup>> RowSimulator::prepare(std::span<const FlagValue
         .name = policy.name, .routing = policy.routing, .timing = nullptr, .kinds = {}};
     CACHALOT_TRY_ASSIGN(setup.timing, timing_for(options));
     CACHALOT_TRY_ASSIGN(setup.kinds, kinds_of(options, *setup.timing));
+    setup.uses = uses_of(options, setup, admissions_, layerwise_);
     setups.push_back(std::move(setup));
   }
   return setups;
+}
+
+Status RowSimulator::check_uses(std::span<const std::vector<PolicySetup>> cells,
+                                std::span<const MapAxis> axes) const {
+  std::vector<unsigned> uses(policies_.size());
+  unsigned all = 0;
+  for (const std::vector<PolicySetup>& setups : cells) {
+    for (std::size_t i = 0; i < setups.size(); ++i) {
+      uses[i] |= setups[i].uses;
+      all |= setups[i].uses;
+    }
+  }
+  CACHALOT_TRY(apps::check_uses(given_, all));
+  for (const MapAxis& axis : axes) {
+    const FlagValue first = {axis.flag, axis.values.front()};
+    CACHALOT_TRY(apps::check_uses({&first, 1}, all));
+  }
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    CACHALOT_TRY(apps::check_uses(policies_[i].flags, uses[i]));
+  }
+  return {};
 }
 
 std::size_t RowSimulator::rows_of(std::span<const PolicySetup> setups) const {
@@ -194,6 +279,9 @@ Result<std::vector<SimulateRow>> RowSimulator::simulate(std::span<const PolicySe
                     .layerwise = layers,
                     .rate_scale = rate_scale,
                     .names_cluster = most_kinds > 1,
+                    .block_tokens = workload.block_tokens(),
+                    .options = kind.cluster,
+                    .timing = setup.timing,
                     .report = {}};
     std::function<void(double)> show;
     if (on_progress) show = [&](double part) { on_progress(row, part); };

@@ -34,6 +34,7 @@ struct PolicySetup {
   sched::RoutingKind routing = sched::RoutingKind::kConductor;
   std::shared_ptr<const Timing> timing;
   std::vector<ClusterKind> kinds;
+  unsigned uses = 0;  // a set of Use
 };
 
 // The policies of a table, and the other axes of its rows by their names.
@@ -48,6 +49,11 @@ class RowSimulator {
   // The setups of all policies, with these values of flags beside those of the command line.
   // @errors kInvalidArgument: a flag's value, or flags that contradict each other; kBadInput: a file of a timing model
   Result<std::vector<PolicySetup>> prepare(std::span<const FlagValue> values);
+
+  // @param  cells  what prepare() returned for each cell; a table is one
+  // @errors kInvalidArgument: a flag of the command line, an axis or a policy that no row uses
+  Status check_uses(std::span<const std::vector<PolicySetup>> cells,
+                    std::span<const MapAxis> axes) const;
 
   // How many rows simulate() will return.
   std::size_t rows_of(std::span<const PolicySetup> setups) const;
@@ -70,10 +76,12 @@ class RowSimulator {
     std::shared_ptr<const Timing> timing;
   };
 
-  explicit RowSimulator(const BoundFlags& flags) : flags_(flags) {}
+  explicit RowSimulator(const BoundFlags& flags)
+      : flags_(flags), given_(given_flags(flags.command)) {}
   Result<std::shared_ptr<const Timing>> timing_for(const SimulateOptions& options);
 
   BoundFlags flags_;
+  std::vector<FlagValue> given_;  // with() changes what the flags say
   std::vector<PolicyRow> policies_;
   std::vector<std::string> admissions_, layerwise_;
   std::vector<KnownTiming> known_;

@@ -3,14 +3,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cinttypes>
 #include <deque>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/words.h"
 #include "command.h"
 #include "flag_file.h"
+#include "flag_uses.h"
+#include "given_flags.h"
 #include "output.h"
 #include "plot_policy_map.h"
 #include "plot_simulation.h"
@@ -88,6 +92,20 @@ Result<Outputs> open_outputs(const SimulateOptions& options) {
   return Outputs{std::move(csv), std::move(json), std::move(folder), uses_stdout ? stderr : stdout};
 }
 
+void print_source(std::FILE* out, const SimulateOptions& options,
+                  std::span<const SimulateRow> rows) {
+  std::fprintf(out, "trace: %s, seed %" PRIu64 "\n", base::printable(options.trace.file).c_str(),
+               options.cluster.seed);
+  print_times(out, rows);
+}
+
+// What results came from: read before policies and maps set flags of their own.
+nlohmann::json json_of_source(const BoundFlags& flags) {
+  return {{"trace", flags.options.trace.file},
+          {"seed", flags.options.cluster.seed},
+          {"flags", json_of_flags(flags.command)}};
+}
+
 // All files, or none. @param csv  of a table
 Status write_results(const BoundFlags& flags, Outputs& outputs, std::vector<Drawing> drawings,
                      std::string csv, const nlohmann::json& json) {
@@ -126,7 +144,9 @@ class Workloads {
 
 Status simulate_table(const BoundFlags& flags, RowSimulator& simulator) {
   const SimulateOptions& options = flags.options;
+  nlohmann::json source = json_of_source(flags);
   CACHALOT_TRY_ASSIGN(const std::vector<PolicySetup> setups, simulator.prepare({}));
+  CACHALOT_TRY(simulator.check_uses({&setups, 1}, {}));
   CACHALOT_TRY_ASSIGN(Outputs outputs, open_outputs(options));
   CACHALOT_TRY_ASSIGN(const sim::Workload trace, read_workload(options));
   Workloads workloads(trace);
@@ -139,13 +159,14 @@ Status simulate_table(const BoundFlags& flags, RowSimulator& simulator) {
     if (!found) return found.error();
     std::ranges::move(*found, std::back_inserter(rows));
   }
-  std::fprintf(outputs.people, "times: %s\n", setups.front().timing->source.c_str());
+  print_source(outputs.people, options, rows);
   print_simulation(outputs.people, trace, rows);
   std::vector<Drawing> drawings;
   if (!options.plot.empty()) drawings = draw_simulation(options.trace.file, rows);
-  return write_results(flags, outputs, std::move(drawings),
-                       options.csv.empty() ? "" : csv_of_simulation(trace, rows),
-                       json_of_simulation(rows));
+  source.update(json_of_simulation(rows));
+  return write_results(
+      flags, outputs, std::move(drawings),
+      options.csv.empty() ? "" : csv_of_simulation(options.trace.file, trace, rows), source);
 }
 
 // What only a table, or only a map with goals, can have.
@@ -174,6 +195,7 @@ Status check_map(const BoundFlags& flags, const PolicyMap& map) {
 
 Status simulate_map(const BoundFlags& flags, RowSimulator& simulator) {
   const SimulateOptions& options = flags.options;
+  nlohmann::json source = json_of_source(flags);
   PolicyMap map;
   CACHALOT_TRY_ASSIGN(map.figure,
                       find_map_figure(options.map_by.empty() ? "mean_ttft" : options.map_by));
@@ -195,6 +217,7 @@ Status simulate_map(const BoundFlags& flags, RowSimulator& simulator) {
                        "--map: %zu row%s a cell, expected 2 to %zu: --policy NAME,NAME…",
                        rows_of_cell, rows_of_cell == 1 ? "" : "s", kMostMapRows);
   }
+  CACHALOT_TRY(simulator.check_uses(setups, map.axes));
   CACHALOT_TRY_ASSIGN(Outputs outputs, open_outputs(options));
   CACHALOT_TRY_ASSIGN(const sim::Workload trace, read_workload(options));
   Workloads workloads(trace);
@@ -212,29 +235,29 @@ Status simulate_map(const BoundFlags& flags, RowSimulator& simulator) {
       map.rows.push_back(std::move(row));
     }
   }
-  std::fprintf(outputs.people, "times: %s\n", setups[0].front().timing->source.c_str());
+  print_source(outputs.people, options, map.rows_of(0));
   print_policy_map(outputs.people, map);
   std::vector<Drawing> drawings;
   if (!options.plot.empty()) {
     drawings.push_back({"policy-map.svg", draw_policy_map(options.trace.file, map)});
   }
-  return write_results(flags, outputs, std::move(drawings), "", json_of_policy_map(map));
+  source.update(json_of_policy_map(map));
+  return write_results(flags, outputs, std::move(drawings), "", source);
 }
 
 Status simulate(const BoundFlags& flags) {
   const SimulateOptions& options = flags.options;
-  if (!options.map_by.empty() && options.map.empty()) {
-    return Error::make(Code::kInvalidArgument, "--map-by: %.60s without --map",
-                       options.map_by.c_str());
-  }
   if (trace::parse_run_format(options.trace.format)) {
     CACHALOT_TRY(check_recorded_run_flags(flags.command));
+    CACHALOT_TRY(
+        check_uses(given_flags(flags.command), kRecordedRun | kReduceLink | kReducePreset |
+                                                   (options.recorded.compare ? kComparison : 0u)));
     return simulate_recorded_run(
         options.recorded,
         {options.trace.file, options.trace.format, options.csv, options.json, inputs_of(flags)},
-        {options.cluster.ttft_slo_ms, options.cluster.tbt_slo_ms}, options.cluster.colocated);
+        {options.cluster.ttft_slo_ms, options.cluster.tbt_slo_ms}, options.cluster.colocated,
+        {{"trace", options.trace.file}, {"flags", json_of_flags(flags.command)}});
   }
-  CACHALOT_TRY(check_trace_flags(flags.command));
   if (!trace::parse_trace_format(options.trace.format)) {
     return Error::make(Code::kInvalidArgument, "--trace-format: \"%.60s\", expected one of: %s",
                        options.trace.format.c_str(), formats().c_str());
@@ -312,6 +335,9 @@ void add_simulate(Command& app, Chosen& chosen) {
   add("--json", options->json, "FILE", "write the result to FILE, or to stdout for -");
   add_flag_file(*command, "--cluster");
   command->footer(
+      "Columns: good/s: requests a second within the goals; in SLO: their part of all; hit: prompt "
+      "tokens found in caches; prefill: mean time that computes a prompt; moved GB: KV sent over "
+      "links; $/M good: dollars for a million tokens within the goals\n"
       "Example: cachalot simulate --trace conversation_trace.jsonl.gz --prefill 8 --decode 8 "
       "--policy random,least_loaded,local,conductor --json -\n"
       "PD separated against colocated, over the request rate: cachalot simulate --trace "

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <cmath>
 #include <nlohmann/json.hpp>
+
+#include "base/words.h"
+#include "output.h"
 
 namespace cachalot::apps {
 namespace {
@@ -16,9 +20,9 @@ nlohmann::json in_ms_of(const sim::Distribution& d, std::uint64_t requests) {
   return requests == 0 ? nlohmann::json() : in_ms(d);
 }
 
-// A figure of requests that were completed; "-" if none was.
-std::string figure_text(const char* format, double value, std::uint64_t requests) {
-  if (requests == 0) return "-";
+// "-": there is none.
+std::string figure_text(const char* format, double value, bool is_there) {
+  if (!is_there) return "-";
   char text[32];
   std::snprintf(text, sizeof text, format, value);
   return text;
@@ -129,6 +133,68 @@ void print_costs(std::FILE* out, std::span<const SimulateRow> rows) {
   }
 }
 
+double cache_bytes(const SimulateRow& row, std::uint64_t blocks) {
+  return static_cast<double>(blocks) * static_cast<double>(row.block_tokens) *
+         row.options.kv_bytes_per_token;
+}
+
+// A whole number as long as it fits 64 bits.
+nlohmann::json json_of_bytes(double bytes) {
+  return bytes < 0x1p63 ? nlohmann::json(static_cast<std::uint64_t>(bytes)) : nlohmann::json(bytes);
+}
+
+nlohmann::json json_of_caches(const SimulateRow& row) {
+  nlohmann::json json = {{"block_tokens", row.block_tokens},
+                         {"block_bytes", json_of_bytes(cache_bytes(row, 1))}};
+  const auto add = [&](const std::string& name, std::uint64_t blocks) {
+    const bool is_unlimited = blocks == sim::kUnlimited;
+    json[name + "_blocks"] = is_unlimited ? nlohmann::json("inf") : nlohmann::json(blocks);
+    json[name + "_bytes"] =
+        is_unlimited ? nlohmann::json("inf") : json_of_bytes(cache_bytes(row, blocks));
+  };
+  add("node", row.options.node_capacity_blocks);
+  add("pool", row.options.pool_capacity_blocks);
+  add("storage", row.options.storage_capacity_blocks);
+  return json;
+}
+
+// "5,859 blocks (983.0 GB) an instance; a pool of unlimited blocks".
+std::string caches_text(const SimulateRow& row) {
+  std::string caches;
+  const auto add = [&](std::uint64_t blocks, const char* before, const char* after) {
+    if (blocks == 0) return;
+    caches += (caches.empty() ? "" : "; ") + std::string(before);
+    if (blocks == sim::kUnlimited) {
+      caches += "unlimited blocks";
+    } else {
+      char bytes[32];
+      std::snprintf(bytes, sizeof bytes, " (%.1f GB)", cache_bytes(row, blocks) / 1e9);
+      caches += base::counted(blocks, "block") + bytes;
+    }
+    caches += after;
+  };
+  add(row.options.node_capacity_blocks, "", " an instance");
+  add(row.options.pool_capacity_blocks, "a pool of ", "");
+  add(row.options.storage_capacity_blocks, "storage of ", "");
+  return caches.empty() ? "none" : caches;
+}
+
+// A line if the text is the same for all rows, else one for each text.
+void print_distinct(std::FILE* out, const char* what, std::span<const SimulateRow> rows,
+                    std::string (*text_of)(const SimulateRow&)) {
+  std::vector<std::string> texts;
+  for (const SimulateRow& row : rows) {
+    const std::string text = text_of(row);
+    if (std::ranges::find(texts, text) == texts.end()) texts.push_back(text);
+  }
+  for (const std::string& text : texts) {
+    const auto first =
+        std::ranges::find_if(rows, [&](const SimulateRow& row) { return text_of(row) == text; });
+    const std::string of = texts.size() == 1 ? "" : " of " + name_of(*first);
+    std::fprintf(out, "%s%s: %s\n", what, of.c_str(), text.c_str());
+  }
+}
+
 // Where blocks hit, for a table in which hosts are peers.
 void print_block_hits(std::FILE* out, const sim::ClusterReport& r) {
   const std::uint64_t own =
@@ -156,11 +222,23 @@ std::string name_of(const SimulateRow& row) {
   return name;
 }
 
+bool has_goals(const SimulateRow& row) {
+  return std::isfinite(row.options.admission.ttft_slo_s) ||
+         std::isfinite(row.options.admission.tbt_slo_s);
+}
+
+void print_times(std::FILE* out, std::span<const SimulateRow> rows) {
+  print_distinct(out, "times", rows, [](const SimulateRow& row) {
+    return row.timing->model + " on " + row.timing->hardware + ", " + row.timing->source;
+  });
+}
+
 void print_simulation(std::FILE* out, const sim::Workload& workload,
                       std::span<const SimulateRow> rows) {
   std::fprintf(out, "%zu requests in %.0f s, %u distinct blocks of %" PRIu64 " tokens\n",
                workload.jobs().size(), workload.jobs().back().arrival_s, workload.distinct_blocks(),
                workload.block_tokens());
+  print_distinct(out, "caches", rows, caches_text);
   const bool has_rates = std::ranges::any_of(
       rows, [&](const SimulateRow& row) { return row.rate_scale != rows[0].rate_scale; });
   const bool has_peers =
@@ -176,18 +254,19 @@ void print_simulation(std::FILE* out, const sim::Workload& workload,
   for (const SimulateRow& row : rows) {
     const sim::ClusterReport& r = row.report;
     const double computed = static_cast<double>(r.completed + r.wasted);
+    const bool has_gaps = r.tbt_s.mean != 0;  // between tokens
     if (has_rates) std::fprintf(out, "%6g ", row.rate_scale);
     std::fprintf(out,
                  "%-*s %9" PRIu64 " %9" PRIu64
-                 " %9s %9s %9s %9s %8.3f %7.2f%% %7.2f%% %7.3fs %9.1f %8s %8s\n",
+                 " %9s %9s %9s %9s %8.3f %8s %7.2f%% %7.3fs %9.1f %8s %8s\n",
                  width, name_of(row).c_str(), r.completed, r.rejected(),
-                 figure_text("%.3f", r.ttft_s.mean, r.completed).c_str(),
-                 figure_text("%.3f", r.ttft_s.p99, r.completed).c_str(),
-                 figure_text("%.2f", r.tbt_s.mean * 1e3, r.completed).c_str(),
-                 figure_text("%.2f", r.tbt_s.p99 * 1e3, r.completed).c_str(), r.goodput_rps,
-                 r.slo_attainment * 100, r.token_hit_rate() * 100,
-                 computed == 0 ? 0 : r.prefill_s / computed, r.bytes_transferred / 1e9,
-                 price_text(row.cost.usd_per_million_tokens).c_str(),
+                 figure_text("%.3f", r.ttft_s.mean, r.completed != 0).c_str(),
+                 figure_text("%.3f", r.ttft_s.p99, r.completed != 0).c_str(),
+                 figure_text("%.2f", r.tbt_s.mean * 1e3, has_gaps).c_str(),
+                 figure_text("%.2f", r.tbt_s.p99 * 1e3, has_gaps).c_str(), r.goodput_rps,
+                 figure_text("%.2f%%", r.slo_attainment * 100, has_goals(row)).c_str(),
+                 r.token_hit_rate() * 100, computed == 0 ? 0 : r.prefill_s / computed,
+                 r.bytes_transferred / 1e9, price_text(row.cost.usd_per_million_tokens).c_str(),
                  price_text(row.cost.usd_per_million_good_tokens).c_str());
     if (has_peers) print_block_hits(out, r);
     if ((r.storage_blocks != 0 || r.storage_write_bytes != 0) && r.input_tokens != 0) {
@@ -240,7 +319,7 @@ nlohmann::json json_of_row(const SimulateRow& row) {
       {"tbt_ms", in_ms_of(r.tbt_s, r.completed)},
       {"tpot_ms", in_ms_of(r.tpot_s, r.completed)},
       {"e2e_ms", in_ms_of(r.e2e_s, r.completed)},
-      {"slo_attainment", r.slo_attainment},
+      {"slo_attainment", has_goals(row) ? nlohmann::json(r.slo_attainment) : nlohmann::json()},
       {"token_hit_rate", r.token_hit_rate()},
       {"full_block_hit_rate", r.full_block_hit_rate()},
       {"prefill_s", r.prefill_s},
@@ -276,7 +355,11 @@ nlohmann::json json_of_row(const SimulateRow& row) {
       {"per_instance", instances},
       {"sim_s", r.sim_s},
       {"wall_s", row.wall_s},
-      {"cost", json_of_cost(row.cost)}};
+      {"cost", json_of_cost(row.cost)},
+      {"model", row.timing->model},
+      {"hardware", row.timing->hardware},
+      {"times", row.timing->source},
+      {"caches", json_of_caches(row)}};
 }
 
 nlohmann::json json_of_simulation(std::span<const SimulateRow> rows) {
@@ -286,11 +369,13 @@ nlohmann::json json_of_simulation(std::span<const SimulateRow> rows) {
   return {{"rows", all}};
 }
 
-std::string csv_of_simulation(const sim::Workload& workload, std::span<const SimulateRow> rows) {
+std::string csv_of_simulation(const std::string& trace, const sim::Workload& workload,
+                              std::span<const SimulateRow> rows) {
   std::string csv =
       "policy,admission,request,arrival_s,input_tokens,output_tokens,outcome,prefill,decode,"
       "hit_tokens,transferred_tokens,restarts,predicted_ttft_s,ttft_s,e2e_s,cluster,layerwise,rate_"
-      "scale,storage_tokens\n";
+      "scale,storage_tokens,seed,trace\n";
+  const std::string trace_field = csv_field(trace);
   const auto instance = [](std::uint32_t number) {
     return number == 0xffffffffu ? std::string() : std::to_string(number);
   };
@@ -314,9 +399,9 @@ std::string csv_of_simulation(const sim::Workload& workload, std::span<const Sim
       } else {
         csv += ",";
       }
-      std::snprintf(text, sizeof text, ",%s,%s,%g,%" PRIu64 "\n", row.cluster.c_str(),
-                    row.layerwise.c_str(), row.rate_scale, r.storage_tokens);
-      csv += text;
+      std::snprintf(text, sizeof text, ",%s,%s,%g,%" PRIu64 ",%" PRIu64 ",", row.cluster.c_str(),
+                    row.layerwise.c_str(), row.rate_scale, r.storage_tokens, row.options.seed);
+      csv += text + trace_field + "\n";
     }
   }
   return csv;

@@ -2,14 +2,17 @@
 #pragma once
 
 #include <cstdio>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "cost.h"
+#include "sim/cluster/cluster_options.h"
 #include "sim/cluster/report.h"
 #include "sim/cluster/workload.h"
+#include "timing_source.h"
 
 namespace cachalot::apps {
 
@@ -18,7 +21,10 @@ struct SimulateRow {
   std::string policy, admission;
   std::string layerwise = "off";
   double rate_scale = 1;
-  bool names_cluster = false;  // other rows have other clusters
+  bool names_cluster = false;      // other rows have other clusters
+  std::uint64_t block_tokens = 0;  // of the trace
+  sim::ClusterOptions options = {};
+  std::shared_ptr<const Timing> timing = nullptr;
   sim::ClusterReport report;
   double wall_s = 0;
   RunCost cost = {};
@@ -26,13 +32,18 @@ struct SimulateRow {
 
 // What tells the row from others of the same rate.
 std::string name_of(const SimulateRow& row);
+// Whether --ttft-slo-ms or --tbt-slo-ms says what a good request is.
+bool has_goals(const SimulateRow& row);
 
+// Where the times of the rows come from.
+void print_times(std::FILE* out, std::span<const SimulateRow> rows);
 void print_simulation(std::FILE* out, const sim::Workload& workload,
                       std::span<const SimulateRow> rows);
 nlohmann::json json_of_row(const SimulateRow& row);
 // One row: its object; several: "rows".
 nlohmann::json json_of_simulation(std::span<const SimulateRow> rows);
 // A line for each request of each row.
-std::string csv_of_simulation(const sim::Workload& workload, std::span<const SimulateRow> rows);
+std::string csv_of_simulation(const std::string& trace, const sim::Workload& workload,
+                              std::span<const SimulateRow> rows);
 
 }  // namespace cachalot::apps

@@ -97,20 +97,9 @@ void add_timing_flags(Command& command, TimingFlags& flags) {
 
 Result<Timing> timing_of(const TimingFlags& flags, const RecordedRunFlags& profile,
                          std::uint64_t step_tokens) {
-  const bool is_formula = flags.calibration.empty() && profile.profile.empty();
   if (!flags.calibration.empty() && !profile.profile.empty()) {
     return Error::make(Code::kInvalidArgument,
                        "--calibration: given with --profile, expected one source of times");
-  }
-  if (!is_formula && (flags.decode_memory_gb_s > 0 || flags.decode_overhead_ms >= 0)) {
-    return Error::make(Code::kInvalidArgument,
-                       "--decode-memory-gb-s, --decode-overhead-ms: given with measured times, "
-                       "expected only with the formula");
-  }
-  if (profile.profile.empty() &&
-      !(profile.link.empty() && profile.link_gb_s.empty() && profile.link_us.empty())) {
-    return Error::make(Code::kInvalidArgument,
-                       "--tp-link, --tp-link-gb-s, --tp-link-us: given without --profile");
   }
   std::string model = flags.model, hardware = flags.hardware;
   sched::ProfileTables tables;
@@ -151,6 +140,8 @@ Result<Timing> timing_of(const TimingFlags& flags, const RecordedRunFlags& profi
                                                 {.tensor_parallel = preset.gpus,
                                                  .bytes_per_weight = bytes_per_weight,
                                                  .block_tokens = 1}));
+  timing.model = preset.model.name;
+  timing.hardware = hardware;
   timing.layers = preset.model.layers;
   timing.gpus = preset.gpus;
   timing.host_bytes_per_s = preset.gpus * preset.gpu.host_bytes_per_second;

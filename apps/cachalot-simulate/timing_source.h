@@ -36,6 +36,7 @@ struct Timing {
   double layers = 0;
   double gpus = 1;              // of an instance
   double host_bytes_per_s = 0;  // of an instance to its host's memory, each way
+  std::string model, hardware;  // the flags or their defaults
   std::string source;           // for people
 };
 

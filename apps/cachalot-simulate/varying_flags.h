@@ -12,15 +12,11 @@
 #include <vector>
 
 #include "flags.h"
+#include "given_flags.h"
 #include "sched/policy/routing.h"
 #include "simulate_options.h"
 
 namespace cachalot::apps {
-
-// A flag by its name without "--".
-struct FlagValue {
-  std::string flag, value;
-};
 
 // The flags of a command, and the options that they are bound to.
 struct BoundFlags {

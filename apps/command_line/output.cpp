@@ -81,8 +81,13 @@ Status check_are_apart(std::initializer_list<NamedFile> files) {
   };
   for (const NamedFile* one = files.begin(); one != files.end(); ++one) {
     for (const NamedFile* other = files.begin(); other != one; ++other) {
-      if (one->file.empty() || one->file == "-" || other->file.empty() || other->file == "-")
-        continue;
+      if (one->file.empty() || other->file.empty()) continue;
+      if (one->file == "-" && other->file == "-") {
+        return Error::make(Code::kInvalidArgument,
+                           "%s and %s are both \"-\", expected only one of them to go to stdout",
+                           other->flag, one->flag);
+      }
+      if (one->file == "-" || other->file == "-") continue;
       if (is_device(one->file) || !is_one_file(one->file, other->file)) continue;
       return Error::make(Code::kInvalidArgument,
                          "%s and %s are both \"%.120s\", expected two files", other->flag,
@@ -133,6 +138,13 @@ Status Output::write(std::string_view text) {
 
 Status Output::write_json(const nlohmann::json& value) {
   return write(json_line(value));
+}
+
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
 }
 
 std::string json_line(const nlohmann::json& value) {

@@ -29,8 +29,8 @@ Status check_is_no_input(const char* flag, const std::string& file,
 bool is_one_file(const std::string& a, const std::string& b);
 
 // Results that would take each other's place.
-// @param files  with their flags; "-" and no name are none
-// @errors kInvalidArgument: two are one file, by this name or another
+// @param files  with their flags; "-" is stdout, no name is none
+// @errors kInvalidArgument: two are one file, by this name or another, or both go to stdout
 struct NamedFile {
   const char* flag;
   const std::string& file;
@@ -46,6 +46,9 @@ struct OutputText {
 // Devices and pipes, which say only while they are written that they are full, come first.
 // @errors as Output::open()
 Status write_together(std::vector<OutputText> texts);
+
+// A text as a field of CSV: in quotes if it has a comma, a quote or an end of line.
+std::string csv_field(const std::string& text);
 
 // JSON as Output writes it: one line.
 std::string json_line(const nlohmann::json& value);

@@ -22,12 +22,4 @@ void add_figures_flag(Command& command, std::string& json) {
       ->type_name("FILE");
 }
 
-Status check_out_and_json(const char* command, const std::string& out, const std::string& json) {
-  if (out == "-" && json == "-") {
-    return Error::make(Code::kInvalidArgument, "%s: only one of --out and --json can go to stdout",
-                       command);
-  }
-  return check_are_apart({{"--out", out}, {"--json", json}});
-}
-
 }  // namespace cachalot::apps

@@ -20,10 +20,6 @@ void add_counts_flag(Command& command, std::string& json);
 // --json of a command that describes one trace or several.
 void add_figures_flag(Command& command, std::string& json);
 
-// @param command  as the error names it: "trace convert"
-// @errors kInvalidArgument: both go to stdout, or are one file
-Status check_out_and_json(const char* command, const std::string& out, const std::string& json);
-
 // Prints what read(file) returns, for each file, and writes the rows as JSON: one file's as an object,
 // several as "rows".
 // @errors as read(); as Output

@@ -53,7 +53,8 @@ Result<trace::RequestTraceOptions> trace_options(const TraceFlags& flags) {
   trace::RequestTraceOptions options{.block_tokens = flags.block_tokens,
                                      .skip_bad_lines = flags.skip_bad_lines,
                                      .default_block_tokens = kDefaultBlockTokens};
-  CACHALOT_TRY_ASSIGN(options.format, trace::parse_trace_format(flags.format));
+  CACHALOT_TRY_ASSIGN(options.format,
+                      named("--trace-format", trace::parse_trace_format(flags.format)));
   if (flags.time_unit == "ms") options.time_unit_ms = 1;
   if (flags.time_unit == "s") options.time_unit_ms = 1000;
   if (flags.time_unit == "us") options.time_unit_ms = 1e-3;

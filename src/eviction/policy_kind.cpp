@@ -42,7 +42,7 @@ std::string names(Wanted&& wanted, const char* separator = ", ") {
 
 Error unknown(std::string_view name, const char* what, const std::string& expected) {
   const std::string shown(name.substr(0, 60));
-  return Error::make(Code::kInvalidArgument, "policy: %s %s, expected one of: %s", shown.c_str(),
+  return Error::make(Code::kInvalidArgument, "policy \"%s\" %s, expected one of: %s", shown.c_str(),
                      what, expected.c_str());
 }
 

@@ -20,9 +20,10 @@ TEST(PolicyNames, AnUnknownOneIsAnErrorThatListsTheKnownOnes) {
   const Result<PolicyKind> kind = parse_policy("mru");
   ASSERT_FALSE(kind);
   EXPECT_EQ(kind.error().code, Code::kInvalidArgument);
-  EXPECT_EQ(std::string(kind.error().message),
-            "policy: mru is unknown, expected one of: lru, fifo, lfu, length_aware, hit_density, "
-            "s3fifo, arc, wtinylfu, opt");
+  EXPECT_EQ(
+      std::string(kind.error().message),
+      "policy \"mru\" is unknown, expected one of: lru, fifo, lfu, length_aware, hit_density, "
+      "s3fifo, arc, wtinylfu, opt");
 }
 
 TEST(PolicyNames, APoolHasThoseThatAreOnlineAndKnowLeaves) {
@@ -38,7 +39,7 @@ TEST(PolicyNames, APoolHasThoseThatAreOnlineAndKnowLeaves) {
     const Result<PolicyKind> kind = parse_pool_policy(name);
     ASSERT_FALSE(kind) << name;
     EXPECT_EQ(std::string(kind.error().message),
-              std::string("policy: ") + name + " " + why + expected);
+              std::string("policy \"") + name + "\" " + why + expected);
   }
 }
 

@@ -202,7 +202,7 @@ TEST_F(AllocReplayCommand, RefusesWhatMakesNoSense) {
   refused({"--json", kTraining}, "--json");
   refused({"--plot", kTraining}, "--plot");
   refused({"--plot", path("a.png")}, "does not end with .svg");
-  refused({"--plot", "-", "--json", "-"}, "only one of --plot and --json can go to stdout");
+  refused({"--plot", "-", "--json", "-"}, "--plot and --json are both \"-\"");
   refused({"--plot", path("a.svg"), "--json", path("a.svg")}, "a.svg");
 }
 

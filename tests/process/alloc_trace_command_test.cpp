@@ -129,7 +129,7 @@ TEST_F(AllocTraceCommand, RefusesWhatItCannotUse) {
   expect_error(run(generate(path("o"), {"--dynamic-padding", "1"})), 2,
                {"--dynamic-padding", "0 to 0.999"});
   expect_error(run(generate(path("none/o"))), 2, {"none/o"});
-  expect_error(run(generate("-", {"--json", "-"})), 2, {"only one of --out and --json"});
+  expect_error(run(generate("-", {"--json", "-"})), 2, {"--out and --json are both \"-\""});
   expect_error(run(generate(path("same"), {"--json", path("same")})), 2, {"are both", "two files"});
   expect_error(
       run({"alloc-trace", "convert", "--snapshot", kSnapshot, "--device", "2", "--out", path("o")}),

@@ -65,7 +65,11 @@ TEST_F(HitRateCommand, WritesTableCsvAndDrawingBesideTheJson) {
   EXPECT_TRUE(svg.starts_with("<svg ")) << svg;
   EXPECT_TRUE(svg.ends_with("</svg>\n")) << svg;
   EXPECT_NE(svg.find("unlimited: 36.6 %"), std::string::npos) << svg;
-  EXPECT_EQ(nlohmann::json::parse(read(path("a.json")))["rows"][0]["hit_blocks"], 12847);
+  const nlohmann::json json = nlohmann::json::parse(read(path("a.json")));
+  EXPECT_EQ(json["rows"][0]["hit_blocks"], 12847);
+  EXPECT_EQ(json["trace"], kTrace);
+  EXPECT_EQ(json["flags"]["capacity-blocks"], "1000,inf");
+  EXPECT_TRUE(outcome.out.starts_with("trace: " + std::string(kTrace) + "\n")) << outcome.out;
 }
 
 // Two independent programs agreed on these.
@@ -91,7 +95,7 @@ TEST_F(HitRateCommand, CountsTheTokensOfTheRequestsAfterTheWarmUp) {
     EXPECT_EQ(row["tokens"], 67'915'607);
     EXPECT_NEAR(row["token_hit_rate"].get<double>(), static_cast<double>(e.hit_tokens) / 67915607.0,
                 1e-12);
-    const std::string tail = "," + std::to_string(e.hit_tokens) + ",67915607\n";
+    const std::string tail = "," + std::to_string(e.hit_tokens) + ",67915607," + kTrace + "\n";
     EXPECT_TRUE(read(path("a.csv")).ends_with(tail)) << read(path("a.csv"));
   }
 }
@@ -124,15 +128,17 @@ TEST_F(HitRateCommand, SeveralBlockSizesAreCountedInOneCall) {
                                blocks(4001) + "," + blocks(40000) + ",inf", "--json", "-"});
     expect_done(alone);
     nlohmann::json expected = alone.json(), size = sizes[i];
-    expected.erase("wall_s");
-    size.erase("wall_s");
+    for (const char* const other : {"wall_s", "trace", "flags"}) {
+      expected.erase(other);
+      size.erase(other);
+    }
     EXPECT_EQ(size, expected);
     EXPECT_NE(outcome.err.find(" blocks of " + tokens + " tokens"), std::string::npos);
-    csv_tail = "," + tokens + "\n";
+    csv_tail = "," + tokens + "," + kTrace + "\n";
   }
   const std::string csv = read(path("a.csv"));
   EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 1 + 3 * 6);
-  EXPECT_NE(csv.find("token_hit_rate,block_tokens\n"), std::string::npos) << csv;
+  EXPECT_NE(csv.find("token_hit_rate,block_tokens,trace\n"), std::string::npos) << csv;
   EXPECT_EQ(csv.substr(csv.size() - csv_tail.size()), csv_tail);
 }
 

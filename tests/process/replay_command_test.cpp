@@ -32,6 +32,8 @@ TEST_F(ReplayCommandTest, TheTableEndsWithWhatItShowed) {
     const Outcome outcome = replay(verify);
     expect_done(outcome);
     EXPECT_EQ(last_line(outcome.out), start + end);
+    EXPECT_NE(outcome.out.find("trace: " + path("trace.jsonl") + ", seed 1\n"), std::string::npos)
+        << outcome.out;
   }
 }
 
@@ -73,6 +75,7 @@ TEST_F(HostsCommandTest, TheHostsSumUpToTheWhole) {
   const Outcome outcome = replay({"--hosts", "2", "--peers", "--in-order", "--json", "-"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const nlohmann::json all = outcome.json();
+  EXPECT_EQ(all["trace"], path("trace.jsonl"));
   EXPECT_EQ(all["engines"], 2);
   EXPECT_EQ(all["host_policy"], "round_robin");
   // By hand: the first request computes two blocks, the second reads them from the other host, six hit.

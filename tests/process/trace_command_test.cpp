@@ -25,7 +25,7 @@ class TraceCommand : public ProcessTest {
     const Outcome outcome = run(arguments);
     expect_done(outcome);
     nlohmann::json result = outcome.json();
-    result.erase("wall_s");
+    for (const char* const other : {"wall_s", "trace", "flags"}) result.erase(other);
     return result;
   }
   nlohmann::json hitrate(const std::string& file, const std::string& capacities) const {
@@ -33,7 +33,7 @@ class TraceCommand : public ProcessTest {
         run({"hitrate", "--trace", file, "--capacity-blocks", capacities, "--json", "-"});
     expect_done(outcome);
     nlohmann::json result = outcome.json();
-    result.erase("wall_s");
+    for (const char* const other : {"wall_s", "trace", "flags"}) result.erase(other);
     return result;
   }
 };
@@ -87,10 +87,10 @@ TEST_F(TraceCommand, ATraceWithoutIdsHasFiguresAndTakesAStatedPrefixStructure) {
   for (const Arguments& command : {Arguments{"replay", "--trace", file},
                                    {"trace", "convert", "--out", path("o"), "--trace", file}}) {
     expect_error(run(command), 2,
-                 {"azure.csv: an azure trace has no block ids", "--synthetic-prefix"});
+                 {"azure.csv: the format azure has no block ids", "--synthetic-prefix"});
   }
   expect_error(run({"trace", "info", kConversation, "--synthetic-prefix", "shared=1"}), 2,
-               {"conversation_trace.jsonl.gz: a mooncake trace has ids of its own"});
+               {"conversation_trace.jsonl.gz: the format mooncake has block ids of its own"});
   expect_error(run({"trace", "info", file, "--synthetic-prefix", "shared=many"}), 2,
                {"\"shared=many\"", "expected shared=TOKENS"});
 }
@@ -199,7 +199,7 @@ TEST_F(TraceCommand, RefusesWhatItCannotUse) {
   expect_error(run({"trace", "info", write("odd", "{\"a\": 1}\n")}), 2,
                {"odd:1: the format cannot be told"});
   expect_error(run({"trace", "info", kConversation, "--trace-format", "qwen"}), 2,
-               {"trace format: \"qwen\" is none", "expected auto, mooncake"});
+               {"--trace-format: \"qwen\" is no trace format", "expected auto, mooncake"});
   expect_error(run({"trace", "info", kSession, "--block-tokens", "512"}), 2,
                {"its blocks have 64 tokens, expected 512", "trace convert"});
   expect_error(

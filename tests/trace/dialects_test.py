@@ -144,7 +144,7 @@ class Dialects(unittest.TestCase):
     def test_seconds_in_mooncakes_lines_are_doubted(self):
         said, notes = info("mooncake_seconds.jsonl")
         self.assertAlmostEqual(said["span_s"], 0.00425)
-        self.assertIn("request 2 has 1.5, and requests are 2.12 apart; read as milliseconds", notes)
+        self.assertIn("read as milliseconds, which means 471 requests a second; give --time-unit s", notes)
         said, notes = info("mooncake_seconds.jsonl", "--time-unit", "s")
         self.assertAlmostEqual(said["span_s"], 4.25)
         self.assertEqual(notes, "")

@@ -54,10 +54,6 @@ Result<std::string> read_block(const GetOptions& options, const BlockHash& hash)
 }
 
 Status get(const GetOptions& options) {
-  if (options.output == "-" && options.json == "-") {
-    return Error::make(Code::kInvalidArgument,
-                       "get: --json and --output are both stdout, expected a file for one of them");
-  }
   CACHALOT_TRY(check_are_apart({{"--output", options.output}, {"--json", options.json}}));
   CACHALOT_TRY_ASSIGN(const BlockHash hash, parse_key(options.key, options.client.fingerprint));
   CACHALOT_TRY_ASSIGN(Output output, open_output("--output", options.output, options.client.paths));

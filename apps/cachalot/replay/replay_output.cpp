@@ -254,6 +254,8 @@ void clear_progress_line() {
 
 void print_report(std::FILE* to, const ReplayOptions& options, const ReplayReport& report) {
   const std::uint32_t engines = options.all_engines();
+  std::fprintf(to, "trace: %s, seed %llu\n", base::printable(options.trace).c_str(),
+               static_cast<unsigned long long>(options.seed));
   std::fprintf(to, "%s (%s, %s) by %s%s in %.2f s\n",
                base::counted(report.requests, "request").c_str(),
                base::counted(report.blocks_total, "block").c_str(),
@@ -317,6 +319,7 @@ nlohmann::json to_json(const ReplayOptions& options, const ReplayReport& report)
   }
   const replay::TimeSpent& spent = report.spent;
   nlohmann::json all = {
+      {"trace", options.trace},
       {"requests", report.requests},
       {"tokens_in", report.tokens_in},
       {"blocks_total", report.blocks_total},

@@ -15,6 +15,7 @@
 #include "cache_sim/hit_rate.h"
 #include "command.h"
 #include "geometry/model.h"
+#include "given_flags.h"
 #include "hitrate_output.h"
 #include "model_flag.h"
 #include "output.h"
@@ -97,7 +98,8 @@ Result<std::vector<cache_sim::CacheSpec>> caches_of(const HitrateOptions& option
   }
   std::vector<cache_sim::CacheSpec> caches;
   for (const std::string& name : policies) {
-    CACHALOT_TRY_ASSIGN(const eviction::PolicyKind policy, eviction::parse_policy(name));
+    CACHALOT_TRY_ASSIGN(const eviction::PolicyKind policy,
+                        named("--policy", eviction::parse_policy(name)));
     for (const std::uint64_t blocks : capacities) {
       const cache_sim::CacheSpec spec{policy, mode, blocks};
       CACHALOT_TRY(cache_sim::check_cache(spec));
@@ -237,19 +239,14 @@ struct Outputs {
 };
 
 Result<Outputs> open_outputs(const HitrateOptions& options) {
-  const auto to_stdout = (options.csv == "-") + (options.plot == "-") + (options.json == "-");
-  if (to_stdout > 1) {
-    return Error::make(Code::kInvalidArgument,
-                       "hitrate: only one of --csv, --plot and --json can go to stdout");
-  }
   CACHALOT_TRY(check_plot_file(options.plot));
   CACHALOT_TRY(check_are_apart(
       {{"--csv", options.csv}, {"--plot", options.plot}, {"--json", options.json}}));
   CACHALOT_TRY_ASSIGN(Output csv, Output::open(options.csv));
   CACHALOT_TRY_ASSIGN(Output plot, Output::open(options.plot));
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
-  return Outputs{std::move(csv), std::move(plot), std::move(json),
-                 to_stdout != 0 ? stderr : stdout};
+  const bool uses_stdout = options.csv == "-" || options.plot == "-" || options.json == "-";
+  return Outputs{std::move(csv), std::move(plot), std::move(json), uses_stdout ? stderr : stdout};
 }
 
 HitRatePlot plot_of(const HitrateOptions& options, const HitRateResult& result) {
@@ -258,7 +255,7 @@ HitRatePlot plot_of(const HitrateOptions& options, const HitRateResult& result) 
           .block_bytes = result.block_bytes};
 }
 
-Status hit_rate(const HitrateOptions& options) {
+Status hit_rate(const HitrateOptions& options, const nlohmann::json& flags) {
   if (!options.page_tokens.empty() && !options.plot.empty()) {
     return Error::make(Code::kInvalidArgument,
                        "hitrate: --plot draws one block size, expected no --page-tokens");
@@ -292,7 +289,9 @@ Status hit_rate(const HitrateOptions& options) {
   std::vector<HitRateResult> results;
   for (const Sized& size : sizes) {
     CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, block_bytes(options, size.block_tokens));
-    results.push_back({.rate = &size.rate,
+    results.push_back({.trace = options.trace.file,
+                       .flags = &flags,
+                       .rate = &size.rate,
                        .rows = size.rate.rows(),
                        .block_tokens = size.block_tokens,
                        .block_bytes = bytes,
@@ -313,8 +312,8 @@ Status hit_rate(const HitrateOptions& options) {
   return outputs.json.write_json(json_of(result));
 }
 
-int run_hitrate(const HitrateOptions& options) {
-  const Status status = hit_rate(options);
+int run_hitrate(const HitrateOptions& options, const nlohmann::json& flags) {
+  const Status status = hit_rate(options, flags);
   return status ? kExitDone : fail(status.error());
 }
 
@@ -364,8 +363,9 @@ void add_hitrate(Command& app, Chosen& chosen) {
   command->footer(
       "Example: cachalot hitrate --trace conversation_trace.jsonl.gz --policy lru,lfu,opt "
       "--capacity-blocks 1000..200000,inf --model Llama-3-70B --plot hit_rate.svg");
-  command->callback(
-      [options, &chosen] { chosen.run = [options] { return run_hitrate(*options); }; });
+  command->callback([command, options, &chosen] {
+    chosen.run = [command, options] { return run_hitrate(*options, json_of_flags(*command)); };
+  });
 }
 
 }  // namespace cachalot::apps

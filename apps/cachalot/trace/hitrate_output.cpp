@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/words.h"
+#include "output.h"
 
 namespace cachalot::apps {
 namespace {
@@ -77,6 +78,10 @@ std::string trace_text(const cache_sim::HitRate& rate, std::uint64_t block_token
          " tokens" + ", " + base::grouped(rate.blocks_unique()) + " distinct";
 }
 
+void print_trace(std::FILE* out, const HitRateResult& result) {
+  std::fprintf(out, "trace: %s\n", base::printable(result.trace).c_str());
+}
+
 void print_head(std::FILE* out, const HitRateResult& result) {
   const cache_sim::HitRate& rate = *result.rate;
   std::fprintf(out, "%s", trace_text(rate, result.block_tokens).c_str());
@@ -144,6 +149,7 @@ std::string capacity_text(std::uint64_t blocks) {
 }
 
 void print_table(std::FILE* out, const HitRateResult& result) {
+  print_trace(out, result);
   print_head(out, result);
   print_rate(out, *result.rate);
   print_column_names(out, result);
@@ -152,6 +158,7 @@ void print_table(std::FILE* out, const HitRateResult& result) {
 }
 
 void print_sizes(std::FILE* out, std::span<const HitRateResult> results) {
+  print_trace(out, results.front());
   for (const HitRateResult& result : results) print_head(out, result);
   std::fprintf(out, "%12s ", "block_tokens");
   print_column_names(out, results.front());
@@ -165,16 +172,18 @@ void print_sizes(std::FILE* out, std::span<const HitRateResult> results) {
 }
 
 std::string csv_of(const HitRateResult& result) {
-  std::string csv = csv_head(result) + "\n";
-  for (const HitRateRow& row : result.rows) csv += csv_row(result, row) + "\n";
+  std::string csv = csv_head(result) + ",trace\n";
+  const std::string end = "," + csv_field(result.trace) + "\n";
+  for (const HitRateRow& row : result.rows) csv += csv_row(result, row) + end;
   return csv;
 }
 
 std::string csv_of_sizes(std::span<const HitRateResult> results) {
-  std::string csv = csv_head(results.front()) + ",block_tokens\n";
+  std::string csv = csv_head(results.front()) + ",block_tokens,trace\n";
   for (const HitRateResult& result : results) {
-    for (const HitRateRow& row : result.rows)
-      csv += csv_row(result, row) + "," + std::to_string(result.block_tokens) + "\n";
+    const std::string end =
+        "," + std::to_string(result.block_tokens) + "," + csv_field(result.trace) + "\n";
+    for (const HitRateRow& row : result.rows) csv += csv_row(result, row) + end;
   }
   return csv;
 }
@@ -205,7 +214,9 @@ nlohmann::json json_of(const HitRateResult& result) {
       rows.back()["capacity_bytes"] = capacity_bytes(row.cache.capacity_blocks, result.block_bytes);
     }
   }
-  nlohmann::json json = {{"requests", rate.requests()},
+  nlohmann::json json = {{"trace", result.trace},
+                         {"flags", *result.flags},
+                         {"requests", rate.requests()},
                          {"skipped_lines", result.skipped_lines},
                          {"warmup_requests", result.warmup_requests},
                          {"block_tokens", result.block_tokens},

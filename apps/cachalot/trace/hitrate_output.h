@@ -13,6 +13,8 @@
 namespace cachalot::apps {
 
 struct HitRateResult {
+  std::string trace;
+  const nlohmann::json* flags = nullptr;  // as they were given
   const cache_sim::HitRate* rate = nullptr;
   std::vector<cache_sim::HitRateRow> rows;
   std::uint64_t block_tokens = 0;

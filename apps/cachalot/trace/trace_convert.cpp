@@ -38,7 +38,7 @@ Result<trace::TraceMerge> open(const ConvertOptions& options) {
 }
 
 Status convert(const ConvertOptions& options) {
-  CACHALOT_TRY(check_out_and_json("trace convert", options.out, options.json));
+  CACHALOT_TRY(check_are_apart({{"--out", options.out}, {"--json", options.json}}));
   CACHALOT_TRY(check_is_no_input("--out", options.out, options.files));
   CACHALOT_TRY(check_is_no_input("--json", options.json, options.files));
   CACHALOT_TRY_ASSIGN(trace::TraceMerge merge, open(options));

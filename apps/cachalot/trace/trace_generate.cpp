@@ -98,7 +98,7 @@ Result<trace::GeneratorOptions> load_of(const GenerateOptions& options, trace::L
 
 // A progress line on a terminal; nothing in a pipe.
 Status generate(const GenerateOptions& options, const Command& command) {
-  CACHALOT_TRY(check_out_and_json("trace generate", options.out, options.json));
+  CACHALOT_TRY(check_are_apart({{"--out", options.out}, {"--json", options.json}}));
   CACHALOT_TRY_ASSIGN(const trace::LoadKind kind, trace::parse_load_kind(options.kind));
   CACHALOT_TRY_ASSIGN(const trace::GeneratorOptions load, load_of(options, kind, command));
   CACHALOT_TRY_ASSIGN(trace::TraceGenerator generator, trace::TraceGenerator::make(load));

@@ -58,15 +58,15 @@ std::string admission_names(const char* separator) {
 }
 
 Result<AdmissionKind> parse_admission(std::string_view name) {
-  return parse_name("admission: no", kAdmissionNames, name);
+  return parse_name("no admission", kAdmissionNames, name);
 }
 
 Result<DecodePrediction> parse_decode_prediction(std::string_view name) {
-  return parse_name("decode prediction: no", kPredictionNames, name);
+  return parse_name("no decode prediction", kPredictionNames, name);
 }
 
 Result<DecodeCheck> parse_decode_check(std::string_view name) {
-  return parse_name("decode check: no", kCheckNames, name);
+  return parse_name("no decode check", kCheckNames, name);
 }
 
 double decode_load_now(const LoadView& load, double tbt_slo_s, std::uint64_t context_tokens) {

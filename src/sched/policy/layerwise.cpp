@@ -38,7 +38,7 @@ std::string layerwise_names(const char* separator) {
 }
 
 Result<LayerwiseKind> parse_layerwise(std::string_view name) {
-  return parse_name("layerwise: no", kLayerwiseNames, name);
+  return parse_name("no layer-wise KV", kLayerwiseNames, name);
 }
 
 std::uint64_t fewest_device_layers(const LayerwiseOptions& options, double prefill_s,

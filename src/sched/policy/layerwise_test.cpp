@@ -141,7 +141,7 @@ TEST(Layerwise, NamesAreReadAndUnknownOnesRefused) {
   EXPECT_EQ(*parse_layerwise("on"), LayerwiseKind::kOn);
   EXPECT_EQ(*parse_layerwise("auto"), LayerwiseKind::kAuto);
   EXPECT_STREQ(parse_layerwise("yes").error().message,
-               "layerwise: no \"yes\", expected one of: off, swap, on, auto");
+               "no layer-wise KV \"yes\", expected one of: off, swap, on, auto");
 }
 
 }  // namespace

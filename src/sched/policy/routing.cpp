@@ -164,7 +164,7 @@ std::string routing_names(const char* separator) {
 }
 
 Result<RoutingKind> parse_routing(std::string_view name) {
-  return parse_name("policy: no routing", kRoutingNames, name);
+  return parse_name("no routing", kRoutingNames, name);
 }
 
 Route route(const RoutingOptions& options, const RequestView& request, const ClusterView& cluster) {

@@ -94,8 +94,21 @@ class UndecidedParser final : public LineParser {
     const Result<simdjson::dom::object> object = object_of_line(parser, line);
     if (!object) return object.error();
     return Error::make(Code::kBadInput,
-                       "the format cannot be told from these fields, expected those of one of %s",
-                       trace_format_names(", ").c_str());
+                       "the format cannot be told from %s, expected the fields of one of %s",
+                       fields_of(*object).c_str(), trace_format_names(", ").c_str());
+  }
+
+  // `the fields "id", "conversations"`: the first ones.
+  static std::string fields_of(const simdjson::dom::object& object) {
+    constexpr std::size_t kMostFields = 8;
+    std::string names;
+    std::size_t fields = 0;
+    for (const auto& [name, value] : object) {
+      if (fields++ < kMostFields) names += (names.empty() ? "" : ", ") + shown_text(name);
+    }
+    if (fields == 0) return "an object without fields";
+    return (fields == 1 ? "the field " : "the fields ") + names +
+           (fields > kMostFields ? ", …" : "");
   }
 
   // They are read as a whole, which is decided by the beginning of the file.

@@ -22,7 +22,7 @@ class RequestTrace::Reader {
     if (!options_.synthetic_prefix) return {};
     if (reader_->properties().has_ids) {
       return Error::make(Code::kInvalidArgument,
-                         "%s: a %s trace has ids of its own, expected no synthetic prefix",
+                         "%s: the format %s has block ids of its own, expected no synthetic prefix",
                          shown_path_.c_str(), trace_format_name(reader_->properties().format));
     }
     if (block_tokens() == 0) {
@@ -185,7 +185,7 @@ bool RequestTrace::has_ids() const {
 Status RequestTrace::require_ids() const {
   if (has_ids()) return {};
   return Error::make(Code::kInvalidArgument,
-                     "%s: an %s trace has no block ids, expected --synthetic-prefix "
+                     "%s: the format %s has no block ids, expected --synthetic-prefix "
                      "shared=TOKENS,continue=0…1,seed=N, which assumes some",
                      reader_->path().c_str(), trace_format_name(properties().format));
 }

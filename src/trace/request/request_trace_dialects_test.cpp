@@ -298,10 +298,10 @@ TEST_F(TraceDialects, SecondsThatAreTakenForMillisecondsAreDoubtedOnce) {
   };
   read("a.jsonl", at("0.0") + at("1.5") + at("2.25"));
   ASSERT_EQ(warnings_.size(), 1u);
-  EXPECT_EQ(warnings_[0].substr(warnings_[0].find("timestamp")),
-            "timestamp: request 2 has 1.5, and requests are 1.12 apart; read as milliseconds, "
-            "expected --time-unit s "
-            "if these are seconds (ms: no warning)");
+  EXPECT_EQ(
+      warnings_[0].substr(warnings_[0].find("timestamp")),
+      "timestamp: the times are read as milliseconds, which means 889 requests a second; give "
+      "--time-unit s if they are seconds, --time-unit ms if they are milliseconds");
   const auto seconds = read("a.jsonl", at("0.0") + at("1.5"), {.time_unit_ms = 1000});
   EXPECT_EQ(seconds.at(1).timestamp_ms, 1500);
   EXPECT_TRUE(warnings_.empty());
@@ -309,8 +309,17 @@ TEST_F(TraceDialects, SecondsThatAreTakenForMillisecondsAreDoubtedOnce) {
   EXPECT_TRUE(warnings_.empty());
   read("a.jsonl", at("0.5") + at("900") + at("1800"));  // as other programs write milliseconds
   EXPECT_TRUE(warnings_.empty());
-  read("a.jsonl", at("0") + at("1") + at("2"));
+  read("a.jsonl", at("0") + at("1") + at("2"));  // too few
   EXPECT_TRUE(warnings_.empty());
+  const auto whole = [&](int gap) {
+    std::string lines;
+    for (int i = 0; i < 10; ++i) lines += at(std::to_string(i * gap).c_str());
+    read("a.jsonl", lines);
+    return warnings_.size();
+  };
+  EXPECT_EQ(whole(4), 1u);
+  EXPECT_EQ(whole(5), 0u);
+  EXPECT_EQ(whole(0), 0u);
   expect_error("a.jsonl", std::string(kBailian),
                "a.jsonl: given a unit of time, expected none: the format bailian",
                {.time_unit_ms = 1000});

@@ -290,9 +290,14 @@ TEST_F(TraceFormats, TheFirstLineThatTellsDecides) {
 }
 
 TEST_F(TraceFormats, AFormatThatCannotBeToldIsAnError) {
-  EXPECT_EQ(read("a", R"({"prompt": "x"})").error,
-            "a:1: the format cannot be told from these fields, expected those of one of mooncake, "
-            "weka, azure, dynamo, bailian, burstgpt, aiperf, tair");
+  EXPECT_EQ(
+      read("a", R"({"prompt": "x"})").error,
+      "a:1: the format cannot be told from the field \"prompt\", expected the fields of one of "
+      "mooncake, weka, azure, dynamo, bailian, burstgpt, aiperf, tair");
+  const std::string share_gpt = R"([{"id": "a", "conversations": [{"from": "human"}]}])";
+  EXPECT_NE(read("a", share_gpt).error.find("the fields \"id\", \"conversations\", expected"),
+            std::string::npos);
+  EXPECT_NE(read("a", "{}").error.find("an object without fields"), std::string::npos);
   EXPECT_EQ(read("a", "not JSON").error.substr(0, 19), "a:1: not valid JSON");
 }
 
@@ -305,7 +310,7 @@ TEST_F(TraceFormats, ANamedFormatIsNotToldByContent) {
   const auto unknown = parse_trace_format("qwen");
   ASSERT_FALSE(unknown);
   EXPECT_STREQ(unknown.error().message,
-               "trace format: \"qwen\" is none, expected auto, mooncake, weka, azure, dynamo, "
+               "\"qwen\" is no trace format, expected auto, mooncake, weka, azure, dynamo, "
                "bailian, burstgpt, aiperf, tair");
 }
 

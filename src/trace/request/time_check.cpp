@@ -1,7 +1,6 @@
 #include "trace/request/time_check.h"
 
 #include <algorithm>
-#include <cinttypes>
 #include <cmath>
 #include <cstdio>
 
@@ -9,6 +8,7 @@ namespace cachalot::trace {
 namespace {
 
 constexpr std::uint64_t kEnough = 1000;  // requests
+constexpr std::uint64_t kFewestWhole = 10;
 constexpr double kLeastGap = 5;
 
 }  // namespace
@@ -18,25 +18,21 @@ bool TimeCheck::add(double time_ms) {
   ++times_;
   earliest_ = std::min(earliest_, time_ms);
   latest_ = std::max(latest_, time_ms);
-  if (fraction_at_ == 0 && time_ms != std::floor(time_ms)) {
-    fraction_at_ = times_;
-    fraction_ = time_ms;
-  }
+  has_fraction_ = has_fraction_ || time_ms != std::floor(time_ms);
   return times_ == kEnough;
 }
 
 std::optional<std::string> TimeCheck::doubt() {
-  if (is_said_ || fraction_at_ == 0 || times_ < 2) return std::nullopt;
+  if (is_said_ || times_ < (has_fraction_ ? 2 : kFewestWhole)) return std::nullopt;
   const double gap = (latest_ - earliest_) / static_cast<double>(times_ - 1);
   if (gap <= 0 || gap >= kLeastGap) return std::nullopt;
   is_said_ = true;
   char text[240];
   std::snprintf(
       text, sizeof text,
-      "timestamp: request %" PRIu64
-      " has %.6g, and requests are %.3g apart; read as milliseconds, expected --time-unit "
-      "s if these are seconds (ms: no warning)",
-      fraction_at_, fraction_, gap);
+      "timestamp: the times are read as milliseconds, which means %.0f requests a second; "
+      "give --time-unit s if they are seconds, --time-unit ms if they are milliseconds",
+      1000 / gap);
   return text;
 }
 

@@ -83,7 +83,7 @@ Result<TraceFormat> parse_trace_format(const std::string& name) {
   for (std::size_t i = 0; i < std::size(kNames); ++i) {
     if (name == kNames[i]) return static_cast<TraceFormat>(i);
   }
-  return Error::make(Code::kInvalidArgument, "trace format: \"%.60s\" is none, expected auto, %s",
+  return Error::make(Code::kInvalidArgument, "\"%.60s\" is no trace format, expected auto, %s",
                      name.c_str(), trace_format_names(", ").c_str());
 }
 
