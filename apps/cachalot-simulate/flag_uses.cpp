@@ -1,15 +1,19 @@
 #include "flag_uses.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <iterator>
+
+#include "base/words.h"
 
 namespace cachalot::apps {
 namespace {
 
 struct FlagUse {
   const char* flag;
-  unsigned uses;     // one of these
-  const char* with;  // what has them, by flags
+  unsigned uses;            // one of these
+  const char* with;         // what has them, by flags
+  bool is_refused = false;  // names what the run does not have at all; others only bring a warning
 };
 
 constexpr const char* kWithPool = "with --shared-pool or --pool-capacity-blocks";
@@ -36,10 +40,10 @@ constexpr FlagUse kUses[] = {
     {"storage-gb-s", kStorage, kWithStorage},
     {"storage-latency-us", kStorage, kWithStorage},
     {"peers", kSeveral, "with two instances or more"},
-    {"peer-cell", kPeers, kWithPeers},
-    {"peer-gb-s", kPeers, kWithPeers},
-    {"peer-wait-ms", kPeers, kWithPeers},
-    {"keep-peer-copies", kPeers, kWithPeers},
+    {"peer-cell", kPeers, kWithPeers, true},
+    {"peer-gb-s", kPeers, kWithPeers, true},
+    {"peer-wait-ms", kPeers, kWithPeers, true},
+    {"keep-peer-copies", kPeers, kWithPeers, true},
     {"link-gb-s", kLinkSpeed, kWithTransfers},
     {"link-latency-us", kLinkLatency, kWithTransfers},
     {"operation-bytes", kOperations, kWithTransfers},
@@ -59,22 +63,23 @@ constexpr FlagUse kUses[] = {
     {"host-gb-s", kHostKv, "with --layerwise swap, on or auto"},
     {"host-kv-gb", kHostKv, "with --layerwise swap, on or auto"},
     {"precision", kFittedModel, "with --calibration"},
-    {"decode-memory-gb-s", kFormula, kWithFormula},
-    {"decode-overhead-ms", kFormula, kWithFormula},
+    {"decode-memory-gb-s", kFormula, kWithFormula, true},
+    {"decode-overhead-ms", kFormula, kWithFormula, true},
     {"tp-link", kReducePreset,
      "with --profile of instances of several GPUs, without a figure of both --tp-link-gb-s and "
-     "--tp-link-us"},
-    {"tp-link-gb-s", kReduceLink, kWithReduceLink},
-    {"tp-link-us", kReduceLink, kWithReduceLink},
+     "--tp-link-us",
+     true},
+    {"tp-link-gb-s", kReduceLink, kWithReduceLink, true},
+    {"tp-link-us", kReduceLink, kWithReduceLink, true},
     {"nic-usd", kRdma, "with --network rdma"},
     {"nic-switch-usd", kRdma, "with --network rdma"},
     {"adapter-usd", kCxl, "with --network cxl or a pool"},
     {"adapter-switch-usd", kCxl, "with --network cxl or a pool"},
     {"rate-scale", kTraceTimes, "without --closed-loop"},
-    {"map-by", kMap, "with --map"},
-    {"meta", kRecordedRun, kWithRecordedRun},
-    {"compare", kRecordedRun, kWithRecordedRun},
-    {"seconds", kComparison, "with --compare of a recorded run (--trace-format vllm-run …)"},
+    {"map-by", kMap, "with --map", true},
+    {"meta", kRecordedRun, kWithRecordedRun, true},
+    {"compare", kRecordedRun, kWithRecordedRun, true},
+    {"seconds", kComparison, "with --compare of a recorded run (--trace-format vllm-run …)", true},
 };
 
 }  // namespace
@@ -84,9 +89,11 @@ Status check_uses(std::span<const FlagValue> flags, unsigned uses) {
     const auto* const use =
         std::ranges::find_if(kUses, [&](const FlagUse& each) { return given.flag == each.flag; });
     if (use == std::end(kUses) || (use->uses & uses) != 0) continue;
-    return Error::make(Code::kInvalidArgument, "--%s: %.60s%shas no effect, expected it %s",
-                       given.flag.c_str(), given.value.c_str(), given.value.empty() ? "" : " ",
-                       use->with);
+    const Error error = Error::make(
+        Code::kInvalidArgument, "--%s: %.60s%shas no effect, expected it %s", given.flag.c_str(),
+        given.value.c_str(), given.value.empty() ? "" : " ", use->with);
+    if (use->is_refused) return error;
+    std::fprintf(stderr, "cachalot: warning: %s\n", base::printable(error.message).c_str());
   }
   return {};
 }

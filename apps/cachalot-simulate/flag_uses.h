@@ -1,6 +1,7 @@
-// Flags of `cachalot simulate` that only some runs use. Where nothing of a run uses it, such a flag is an error: it would
-// look as if it had been tried. Flag::needs() cannot tell: whether a flag is used depends on values, defaults, and flags of
-// single rows.
+// Flags of `cachalot simulate` that only some runs use. Where nothing of a run uses such a flag, a warning says what it needs:
+// otherwise it would look as if it had been tried. It is no error, because scripts give the same flags for every policy. An
+// error is a flag of something that the run does not have, as peers. Flag::needs() cannot tell: whether a flag is used depends
+// on values, defaults, and flags of single rows.
 #pragma once
 
 #include <cachalot/result.h>
@@ -44,7 +45,7 @@ enum Use : unsigned {
 };
 
 // @param uses  a set of Use: what the run has
-// @errors kInvalidArgument: a flag that needs what is not there; says what it needs
+// @errors kInvalidArgument: a flag of something that is not there; says what it needs. Warnings go to stderr
 Status check_uses(std::span<const FlagValue> flags, unsigned uses);
 
 }  // namespace cachalot::apps

@@ -200,18 +200,15 @@ nlohmann::json figures_json(const sim::RunFigures& f) {
           {"makespan_s", f.makespan}};
 }
 
-nlohmann::json json_of(const RecordedRunFlags& options, const Outcome& outcome, bool has_goals) {
+nlohmann::json json_of(const RecordedRunFlags& options, const Outcome& outcome) {
   const sim::RunFigures simulated = sim::figures_of(outcome.recorded, outcome.run);
   nlohmann::json json = figures_json(simulated);
   json["requests"] = outcome.recorded.size();
   json["completed"] = outcome.recorded.size();
   json["rejected"] = 0;
   json["goodput_rps"] = static_cast<double>(outcome.within_goals) / simulated.makespan;
-  json["slo_attainment"] = nullptr;
-  if (has_goals) {
-    json["slo_attainment"] =
-        static_cast<double>(outcome.within_goals) / static_cast<double>(outcome.recorded.size());
-  }
+  json["slo_attainment"] =
+      static_cast<double>(outcome.within_goals) / static_cast<double>(outcome.recorded.size());
   std::uint64_t hit_tokens = 0, tokens = 0;
   double busy_s = 0;
   for (const sim::RequestTimes& times : outcome.run.requests) hit_tokens += times.hit_tokens;
@@ -249,19 +246,18 @@ nlohmann::json json_of(const RecordedRunFlags& options, const Outcome& outcome, 
   return json;
 }
 
-std::string csv_of(const std::string& trace, const Outcome& outcome) {
+std::string csv_of(const Outcome& outcome) {
   std::string csv =
       "request,input_tokens,output_tokens,arrival_s,queued_s,scheduled_s,first_token_s,"
-      "last_token_s,preemptions,trace\n";
-  const std::string end = "," + csv_field(trace) + "\n";
+      "last_token_s,preemptions\n";
   for (std::size_t i = 0; i < outcome.recorded.size(); ++i) {
     const sim::RequestTimes& t = outcome.run.requests[i];
     char line[256];
     std::snprintf(line, sizeof line,
-                  "%zu,%" PRIu64 ",%" PRIu64 ",%.6f,%.6f,%.6f,%.6f,%.6f,%" PRIu64, i,
+                  "%zu,%" PRIu64 ",%" PRIu64 ",%.6f,%.6f,%.6f,%.6f,%.6f,%" PRIu64 "\n", i,
                   outcome.recorded[i].input_tokens, outcome.recorded[i].output_tokens, t.arrival_s,
                   t.queued_s, t.scheduled_s, t.first_token_s, t.last_token_s, t.preemptions);
-    csv += line + end;
+    csv += line;
   }
   return csv;
 }
@@ -424,8 +420,8 @@ Status simulate_recorded_run(const RecordedRunFlags& options, const RecordedRunF
   std::fprintf(people, "trace: %s\n", trace::shown_path(files.trace).c_str());
   print(people, options, outcome);
   nlohmann::json result = source;
-  result.update(json_of(options, outcome, goals.ttft_ms != 0 || goals.tbt_ms != 0));
-  return write_together({{&csv, csv_of(files.trace, outcome)}, {&json, json_line(result)}});
+  result.update(json_of(options, outcome));
+  return write_together({{&csv, csv_of(outcome)}, {&json, json_line(result)}});
 }
 
 }  // namespace cachalot::apps

@@ -164,9 +164,8 @@ Status simulate_table(const BoundFlags& flags, RowSimulator& simulator) {
   std::vector<Drawing> drawings;
   if (!options.plot.empty()) drawings = draw_simulation(options.trace.file, rows);
   source.update(json_of_simulation(rows));
-  return write_results(
-      flags, outputs, std::move(drawings),
-      options.csv.empty() ? "" : csv_of_simulation(options.trace.file, trace, rows), source);
+  return write_results(flags, outputs, std::move(drawings),
+                       options.csv.empty() ? "" : csv_of_simulation(trace, rows), source);
 }
 
 // What only a table, or only a map with goals, can have.

@@ -319,7 +319,7 @@ nlohmann::json json_of_row(const SimulateRow& row) {
       {"tbt_ms", in_ms_of(r.tbt_s, r.completed)},
       {"tpot_ms", in_ms_of(r.tpot_s, r.completed)},
       {"e2e_ms", in_ms_of(r.e2e_s, r.completed)},
-      {"slo_attainment", has_goals(row) ? nlohmann::json(r.slo_attainment) : nlohmann::json()},
+      {"slo_attainment", r.slo_attainment},
       {"token_hit_rate", r.token_hit_rate()},
       {"full_block_hit_rate", r.full_block_hit_rate()},
       {"prefill_s", r.prefill_s},
@@ -369,13 +369,11 @@ nlohmann::json json_of_simulation(std::span<const SimulateRow> rows) {
   return {{"rows", all}};
 }
 
-std::string csv_of_simulation(const std::string& trace, const sim::Workload& workload,
-                              std::span<const SimulateRow> rows) {
+std::string csv_of_simulation(const sim::Workload& workload, std::span<const SimulateRow> rows) {
   std::string csv =
       "policy,admission,request,arrival_s,input_tokens,output_tokens,outcome,prefill,decode,"
       "hit_tokens,transferred_tokens,restarts,predicted_ttft_s,ttft_s,e2e_s,cluster,layerwise,rate_"
-      "scale,storage_tokens,seed,trace\n";
-  const std::string trace_field = csv_field(trace);
+      "scale,storage_tokens\n";
   const auto instance = [](std::uint32_t number) {
     return number == 0xffffffffu ? std::string() : std::to_string(number);
   };
@@ -399,9 +397,9 @@ std::string csv_of_simulation(const std::string& trace, const sim::Workload& wor
       } else {
         csv += ",";
       }
-      std::snprintf(text, sizeof text, ",%s,%s,%g,%" PRIu64 ",%" PRIu64 ",", row.cluster.c_str(),
-                    row.layerwise.c_str(), row.rate_scale, r.storage_tokens, row.options.seed);
-      csv += text + trace_field + "\n";
+      std::snprintf(text, sizeof text, ",%s,%s,%g,%" PRIu64 "\n", row.cluster.c_str(),
+                    row.layerwise.c_str(), row.rate_scale, r.storage_tokens);
+      csv += text;
     }
   }
   return csv;

@@ -43,7 +43,6 @@ nlohmann::json json_of_row(const SimulateRow& row);
 // One row: its object; several: "rows".
 nlohmann::json json_of_simulation(std::span<const SimulateRow> rows);
 // A line for each request of each row.
-std::string csv_of_simulation(const std::string& trace, const sim::Workload& workload,
-                              std::span<const SimulateRow> rows);
+std::string csv_of_simulation(const sim::Workload& workload, std::span<const SimulateRow> rows);
 
 }  // namespace cachalot::apps

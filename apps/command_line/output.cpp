@@ -140,13 +140,6 @@ Status Output::write_json(const nlohmann::json& value) {
   return write(json_line(value));
 }
 
-std::string csv_field(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + "\"";
-}
-
 std::string json_line(const nlohmann::json& value) {
   // Bytes that are no UTF-8 (a path may have any) become a replacement character.
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

@@ -47,9 +47,6 @@ struct OutputText {
 // @errors as Output::open()
 Status write_together(std::vector<OutputText> texts);
 
-// A text as a field of CSV: in quotes if it has a comma, a quote or an end of line.
-std::string csv_field(const std::string& text);
-
 // JSON as Output writes it: one line.
 std::string json_line(const nlohmann::json& value);
 

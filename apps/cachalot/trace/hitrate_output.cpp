@@ -172,18 +172,16 @@ void print_sizes(std::FILE* out, std::span<const HitRateResult> results) {
 }
 
 std::string csv_of(const HitRateResult& result) {
-  std::string csv = csv_head(result) + ",trace\n";
-  const std::string end = "," + csv_field(result.trace) + "\n";
-  for (const HitRateRow& row : result.rows) csv += csv_row(result, row) + end;
+  std::string csv = csv_head(result) + "\n";
+  for (const HitRateRow& row : result.rows) csv += csv_row(result, row) + "\n";
   return csv;
 }
 
 std::string csv_of_sizes(std::span<const HitRateResult> results) {
-  std::string csv = csv_head(results.front()) + ",block_tokens,trace\n";
+  std::string csv = csv_head(results.front()) + ",block_tokens\n";
   for (const HitRateResult& result : results) {
-    const std::string end =
-        "," + std::to_string(result.block_tokens) + "," + csv_field(result.trace) + "\n";
-    for (const HitRateRow& row : result.rows) csv += csv_row(result, row) + end;
+    for (const HitRateRow& row : result.rows)
+      csv += csv_row(result, row) + "," + std::to_string(result.block_tokens) + "\n";
   }
   return csv;
 }
