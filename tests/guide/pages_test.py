@@ -49,6 +49,16 @@ trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT
 """
 
 
+def end_session(session):
+    """Kills all processes of it: each command of a shell with jobs has a group of its own."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getsid(int(process.name)) == session:
+                os.kill(int(process.name), signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
 class Page:
     def __init__(self, root, build, name):
         self.root, self.build, self.name = root, build, name
@@ -86,11 +96,9 @@ class Page:
         except subprocess.TimeoutExpired:
             return f"takes more than {SECONDS} s; mark it as slow"
         finally:
-            try:
-                os.killpg(shell.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            shell.kill()
             shell.wait()
+            end_session(shell.pid)
 
     def run(self, block):
         text = block.text.replace("\\\n", " ")

@@ -6,6 +6,7 @@ usage: pages_test_test.py ROOT BUILD
 import sys
 from pathlib import Path
 
+import pages_test
 from page import blocks_of
 from pages_test import Page
 
@@ -35,10 +36,24 @@ RIGHT = [
 ]
 
 
+def check_end_of_time(page):
+    """Nothing of a script that takes too long stays, also not what its shell started as a job."""
+    pages_test.SECONDS, before = 1, pages_test.SECONDS
+    found = page.shell("sleep 7321 & sleep 7321")
+    pages_test.SECONDS = before
+    assert "takes more than 1 s" in found, found
+    for words in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            assert b"sleep\x007321" not in words.read_bytes(), f"{words}: still runs"
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+
+
 def main():
     page = Page(*(Path(word).resolve() for word in sys.argv[1:3]), "PAGE.md")
     wrong = 0
     try:
+        check_end_of_time(page)
         for text, expected in [*WRONG.items(), *((text, "") for text in RIGHT)]:
             blocks = blocks_of(text)
             found = page.problem_of(blocks[0], False) if len(blocks) == 1 and blocks[0].is_shell() else "no shell block"
