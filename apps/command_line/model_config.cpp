@@ -47,6 +47,18 @@ std::string dtype_of(const json& config) {
   return "bf16";
 }
 
+// A number that is there, and is none or too large. Many models have null for what others say.
+Status check_numbers(const json& config, const std::string& file) {
+  for (const char* name : {"num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+                           "hidden_size", "head_dim", "kv_lora_rank", "qk_rope_head_dim"}) {
+    const auto found = config.find(name);
+    if (found == config.end() || found->is_null() || find_number(config, name)) continue;
+    return Error::make(Code::kBadInput, "%.160s: %s is %.40s, expected a whole number below 2^32",
+                       file.c_str(), name, found->dump().c_str());
+  }
+  return {};
+}
+
 // The first layer that keeps something else than keys and values; empty: there is none.
 std::string other_layer(const json& config) {
   const auto types = config.find("layer_types");
@@ -79,6 +91,7 @@ Result<std::string> read_model_config(const std::string& path) {
                        "it once, its log says how many bytes a block has",
                        file.c_str(), other.c_str());
   }
+  CACHALOT_TRY(check_numbers(config, file));
   const auto of_config = [&](const char* name) { return find_number(config, name); };
   const auto layers = of_config("num_hidden_layers");
   const std::string end = ",dtype=" + dtype_of(config.contains("torch_dtype") ? config : whole);

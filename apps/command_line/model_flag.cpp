@@ -21,7 +21,7 @@ std::string check_model(std::string& text) {
   const std::string name = text.substr(0, text.find(','));
   if (name.find('=') == std::string::npos && !geometry::find_preset(name)) {
     return "\"" + name.substr(0, 60) + "\" is unknown, expected one of " +
-           geometry::model_choices();
+           geometry::model_choices() + ", or a path with a slash: of a config.json or its folder";
   }
   const Result<geometry::Model> model = geometry::parse_model(text);
   return model ? "" : model.error().message;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -72,13 +73,20 @@ bool is_one_file(const std::string& a, const std::string& b) {
          !unknown;
 }
 
+bool is_special(const std::string& file) {
+  std::error_code unknown;
+  return std::filesystem::exists(file, unknown) && !std::filesystem::is_regular_file(file, unknown);
+}
+
+bool is_stdout(const std::string& file) {
+  if (file == "-") return true;
+  struct stat named {
+  }, out{};
+  return stat(file.c_str(), &named) == 0 && fstat(STDOUT_FILENO, &out) == 0 &&
+         named.st_dev == out.st_dev && named.st_ino == out.st_ino;
+}
+
 Status check_are_apart(std::initializer_list<NamedFile> files) {
-  // A device takes any number of results.
-  const auto is_device = [](const std::string& file) {
-    std::error_code unknown;
-    return std::filesystem::exists(file, unknown) &&
-           !std::filesystem::is_regular_file(file, unknown);
-  };
   for (const NamedFile* one = files.begin(); one != files.end(); ++one) {
     for (const NamedFile* other = files.begin(); other != one; ++other) {
       if (one->file.empty() || other->file.empty()) continue;
@@ -88,7 +96,8 @@ Status check_are_apart(std::initializer_list<NamedFile> files) {
                            other->flag, one->flag);
       }
       if (one->file == "-" || other->file == "-") continue;
-      if (is_device(one->file) || !is_one_file(one->file, other->file)) continue;
+      // A device takes any number of results.
+      if (is_special(one->file) || !is_one_file(one->file, other->file)) continue;
       return Error::make(Code::kInvalidArgument,
                          "%s and %s are both \"%.120s\", expected two files", other->flag,
                          one->flag, one->file.c_str());

@@ -28,6 +28,11 @@ Status check_is_no_input(const char* flag, const std::string& file,
 // Whether two names are of one file: of one that is there, or of one that would be made.
 bool is_one_file(const std::string& a, const std::string& b);
 
+// A pipe or a device, through links: what is written there replaces nothing.
+bool is_special(const std::string& file);
+// Whether stdout goes where this name leads, or is it ("-"): what is printed for people must not mix with the result.
+bool is_stdout(const std::string& file);
+
 // Results that would take each other's place.
 // @param files  with their flags; "-" is stdout, no name is none
 // @errors kInvalidArgument: two are one file, by this name or another, or both go to stdout

@@ -304,5 +304,28 @@ TEST_F(KeeperCommand, AKeeperWhosePoolWasRemovedEnds) {
   }
 }
 
+TEST_F(KeeperCommand, ASecondOneSaysThatThereIsOneBeforeWhatBothWouldUse) {
+  const std::string pool = create_pool("kv");
+  Serving keeper({"serve", pool, "--metrics", "127.0.0.1:0", "--storage", "file:" + path("st"),
+                  "--storage-capacity", "64MiB"});
+  ASSERT_TRUE(keeper.is_ready());
+  const std::string line = keeper.ready_line();
+  const std::string port = line.substr(line.rfind(':') + 1);
+  expect_error(run({"serve", pool, "--metrics", "127.0.0.1:" + port, "--storage",
+                    "file:" + path("st"), "--storage-capacity", "64MiB"}),
+               3, {pool, "has a keeper already: pid"});
+}
+
+TEST_F(KeeperCommand, AHostOfAPoolOfOneMachineIsRefusedBeforeThePoolIsMade) {
+  for (const Arguments& checks : {Arguments{}, Arguments{"--check-config"}}) {
+    Arguments words = {"serve",         "--pool", path("kv"),          "--create",
+                       "--block-bytes", "4096",   "--capacity-blocks", "8",
+                       "--host",        "1"};
+    words.insert(words.end(), checks.begin(), checks.end());
+    expect_error(run(words), 2, {"--host", "--hosts"});
+    EXPECT_EQ(listing(), std::set<std::string>());
+  }
+}
+
 }  // namespace
 }  // namespace cachalot::process_test

@@ -74,7 +74,9 @@ TEST_F(ModelFlag, OfPoolCreateRefusesAConfigFileThatTellsNoSize) {
   refusal("{", kUsage, "is no JSON object");
   refusal("{}", kUsage, "expected num_hidden_layers");
   refusal(R"({"num_hidden_layers": -1, "num_key_value_heads": 8, "head_dim": 128})", kUsage,
-          "expected num_hidden_layers");
+          "num_hidden_layers is -1, expected a whole number");
+  refusal(R"({"num_hidden_layers": 1, "num_key_value_heads": "8", "head_dim": null})", kUsage,
+          "num_key_value_heads is \"8\", expected a whole number");
   refusal(R"({"layer_types": ["full_attention", "linear_attention"]})", kUsage, "linear_attention");
   expect_error(run({"pool", "create", path("kv"), "--model", path("none.json")}), kUsage,
                {"--model", "none.json", "No such file"});

@@ -1,5 +1,6 @@
 // What becomes of results that cannot be written, and of standard files that are closed.
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <string>
@@ -285,6 +286,64 @@ TEST_F(OutputTest, ARowWithoutALimitSaysSo) {
     without += row["ratio"].is_null() ? 1 : 0;
   }
   EXPECT_GT(without, 0);
+}
+
+TEST_F(OutputTest, AnExportGoesIntoPipesAndDevicesAndThroughLinks) {
+  const std::string pool = create_pool("kv");
+  Serving keeper({"serve", pool});
+  expect_done(run({"put", "key", "--pool", pool}, {.in = "bytes"}));
+  const auto exports = [&](const std::string& to) {
+    return run({"pool", "export", pool, "--namespace", "default", "--to", to});
+  };
+  expect_done(exports(path("file")));
+  const std::string whole = read(path("file"));
+  EXPECT_GT(whole.size(), 4096u);
+
+  const Outcome piped = exports("-");
+  EXPECT_EQ(piped.exit_code, 0);
+  EXPECT_EQ(piped.out, whole);
+  EXPECT_NE(piped.err.find("exported 1 block"), std::string::npos) << piped.err;
+  expect_error(exports("/dev/full"), kRefused, {"/dev/full", "No space left"});
+  expect_done(exports("/dev/null"));
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+
+  write("target", "old");
+  std::filesystem::create_symlink("target", path("link"));
+  expect_done(exports(path("link")));
+  EXPECT_TRUE(std::filesystem::is_symlink(path("link")));
+  EXPECT_EQ(read(path("target")), whole);
+
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  const std::string got =
+      said_by("cat " + path("pipe") + " & cachalot pool export " + pool +
+              " --namespace default --to " + path("pipe") + " --json - > /dev/null 2>&1; wait");
+  EXPECT_EQ(got, whole);
+  EXPECT_TRUE(std::filesystem::is_fifo(path("pipe")));
+}
+
+TEST_F(OutputTest, ABlockThatGoesToStdoutIsNotMixedWithText) {
+  const std::string pool = create_pool("kv");
+  Serving keeper({"serve", pool});
+  expect_done(run({"put", "key", "--pool", pool}, {.in = "bytes"}));
+  const Outcome got = run({"get", "key", "--pool", pool, "--output", "/dev/stdout"});
+  EXPECT_EQ(got.exit_code, 0);
+  EXPECT_EQ(got.out, "bytes");
+}
+
+TEST_F(OutputTest, AnImportOfWhichNothingFitsIsAnError) {
+  const std::string large = create_pool("large"), small = path("small");
+  {
+    Serving keeper({"serve", large});
+    expect_done(run({"put", "key", "--pool", large}, {.in = std::string(4096, 'a')}));
+    expect_done(run({"pool", "export", large, "--namespace", "default", "--to", path("file")}));
+  }
+  expect_done(run({"pool", "create", small, "--block-bytes", "64", "--capacity-blocks", "8"}));
+  Serving keeper({"serve", small});
+  const Outcome outcome = run({"pool", "import", small, "--from", path("file")});
+  EXPECT_EQ(outcome.exit_code, kRefused);
+  EXPECT_NE(outcome.err.find("no block of"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("blocks have 64 bytes"), std::string::npos) << outcome.err;
 }
 
 }  // namespace

@@ -308,5 +308,21 @@ TEST_F(PoolInfo, TheRightToReadIsEnough) {
   }
 }
 
+TEST_F(PoolInfo, AListSaysHowManyFilesThisUserMayNotRead) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root";
+  const std::string pool = create_pool("kv");
+  const std::string folder = std::filesystem::path(pool).parent_path();
+  ASSERT_EQ(chmod(pool.c_str(), 0600), 0);
+  ASSERT_EQ(chmod(folder.c_str(), 0755), 0);
+  const Outcome other = run({"pool", "list", folder, "--json", "-"}, {.without_rights = true});
+  if (other.exit_code == kNotStarted) GTEST_SKIP() << "another user cannot run the binary";
+  EXPECT_EQ(other.json()["unreadable_files"], 1);
+  EXPECT_NE(run({"pool", "list", folder}, {.without_rights = true}).out.find("1 file that this"),
+            std::string::npos);
+  const Outcome own = run({"pool", "list", folder, "--json", "-"});
+  EXPECT_EQ(own.json()["unreadable_files"], 0);
+  EXPECT_EQ(own.json()["pools"].size(), 1u);
+}
+
 }  // namespace
 }  // namespace cachalot::process_test

@@ -1,6 +1,7 @@
 #include "service_checks.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -50,7 +51,8 @@ Finding check_state(const std::string& path, const pool::Pool& pool) {
             "cachalot serve --pool " + path + " --take-over, or kill it with SIGKILL"};
   const Json storage = all["storage"];
   if (!storage.is_null() && !storage["in_use"].get<bool>())
-    return {"pool", Health::kWarning, path + ": its storage is out of use", kServerAdvice};
+    return {"pool", Health::kWarning, path + ": its storage is out of use",
+            "cachalot pool info " + path + " says why; meanwhile the keeper goes on without it"};
   if (!storage.is_null() && storage.contains("peers") && storage["peers"] == 0)
     return {"pool", Health::kWarning, path + ": no other host is connected",
             "is another one started, with the same --peers and --cluster-key-file? Its log says "
@@ -104,14 +106,19 @@ Finding check_owner(const std::string& path, const pool::Pool& pool) {
   return {"pool_owner", Health::kOk, path + ": of this user or root, and others may not write"};
 }
 
+std::string advice_of(const std::string& path, const Error& error) {
+  if (error.os_error == EACCES || error.os_error == EPERM)
+    return "this user may not read it: ask as its owner (ls -l " + path + ")";
+  if (error.code == Code::kNotFound) return "cachalot serve --pool " + path + " --create makes one";
+  return "cachalot pool fsck " + path +
+         " says what is damaged, and --repair leaves what can be trusted";
+}
+
 }  // namespace
 
 Findings check_pool(const std::string& path) {
   const Result<pool::Pool> pool = open_pool_to_read({path});
-  if (!pool)
-    return {{"pool", Health::kFault, pool.error().message,
-             "is it there, and may this user read it? If it is broken: rm, and cachalot serve "
-             "--create"}};
+  if (!pool) return {{"pool", Health::kFault, pool.error().message, advice_of(path, pool.error())}};
   Findings findings = {check_state(path, *pool), check_owner(path, *pool)};
   std::ranges::move(check_added_devices(path, *pool), std::back_inserter(findings));
   return findings;

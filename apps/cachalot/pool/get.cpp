@@ -62,7 +62,8 @@ Status get(const GetOptions& options) {
   CACHALOT_TRY(output.write(bytes));
   const std::string hex = block_hash::to_hex(hash);
   if (options.output != "-") {
-    std::fprintf(human_output(options.json), "read %s %zu bytes\n", hex.c_str(), bytes.size());
+    std::fprintf(is_stdout(options.output) ? stderr : human_output(options.json),
+                 "read %s %zu bytes\n", hex.c_str(), bytes.size());
   }
   return json.write_json({{"key", options.key}, {"hash", hex}, {"bytes", bytes.size()}});
 }

@@ -1,6 +1,7 @@
 // `cachalot pool export` and `pool import`: the blocks of a namespace in a file, from one pool to another.
 
 #include <algorithm>
+#include <cinttypes>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -62,14 +63,15 @@ Result<node::ExportedNamespace> find_namespace(const pool::Pool& pool, const std
 Status export_blocks(const ExportFlags& flags) {
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", flags.json, flags.paths));
   CACHALOT_TRY(check_are_apart({{"--to", flags.to}, {"--json", flags.json}}));
-  CACHALOT_TRY(open_output("--to", flags.to, flags.paths));
+  // A pipe would end with the look at it.
+  if (!is_special(flags.to)) CACHALOT_TRY(open_output("--to", flags.to, flags.paths));
   CACHALOT_TRY_ASSIGN(const pool::Pool pool, open_pool_to_read(flags.paths));
   CACHALOT_TRY_ASSIGN(const node::ExportedNamespace space,
                       of_pool(flags.paths, find_namespace(pool, flags.name)));
   CACHALOT_TRY_ASSIGN(const node::ExportReport report,
                       node::export_namespace(pool.access(), space, flags.to));
   std::fprintf(
-      human_output(flags.json), "exported %s blocks, %s, to %s%s\n",
+      is_stdout(flags.to) ? stderr : human_output(flags.json), "exported %s blocks, %s, to %s%s\n",
       base::grouped(report.blocks).c_str(), bytes_text(report.bytes).c_str(), flags.to.c_str(),
       report.skipped == 0
           ? ""
@@ -102,14 +104,20 @@ Status import_blocks(ImportFlags flags) {
                base::grouped(report.blocks).c_str(), base::grouped(all).c_str(),
                bytes_text(report.bytes).c_str(), base::grouped(report.there).c_str(),
                base::grouped(report.did_not_fit).c_str());
-  return json.write_json({{"namespace", block_hash::to_hex(file.digest())},
-                          {"name", file.name()},
-                          {"blocks", report.blocks},
-                          {"bytes", report.bytes},
-                          {"notes", report.notes},
-                          {"present_blocks", report.there},
-                          {"unfit_blocks", report.did_not_fit},
-                          {"dropped_notes", report.notes_too_long}});
+  CACHALOT_TRY(json.write_json({{"namespace", block_hash::to_hex(file.digest())},
+                                {"name", file.name()},
+                                {"blocks", report.blocks},
+                                {"bytes", report.bytes},
+                                {"notes", report.notes},
+                                {"present_blocks", report.there},
+                                {"unfit_blocks", report.did_not_fit},
+                                {"dropped_notes", report.notes_too_long}}));
+  if (all == 0 || report.did_not_fit != all) return {};
+  return Error::make(Code::kNoSpace,
+                     "--from: no block of %.120s fits into the pool, whose blocks have %" PRIu64
+                     " bytes and of which %" PRIu64 " blocks are free",
+                     flags.from.c_str(), attached.pool.access().geometry.block_bytes,
+                     capacity - std::min(live, capacity));
 }
 
 int end_of(const Status& status) {
@@ -128,7 +136,9 @@ void add_pool_export(Command& pool, Chosen& chosen) {
                    "the namespace: its name, its id or its digest, from `cachalot pool info --all`")
       ->type_name("NAME")
       ->required();
-  command->add_option("--to", flags->to, "the file")->type_name("FILE")->required();
+  command->add_option("--to", flags->to, "the file, or stdout for -")
+      ->type_name("FILE")
+      ->required();
   command->add_option("--json", flags->json, "write the result to FILE, or to stdout for -")
       ->type_name("FILE");
   command->footer("Example: cachalot pool export /dev/shm/kv --namespace default --to blocks.kv");

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -33,6 +34,19 @@ bool is_first_device(const std::string& path) {
   pool::HeaderLine header{};
   return file && pread(file.get(), &header, sizeof header, 0) == sizeof header &&
          header.magic == pool::kMagic && header.device_index == 0;
+}
+
+// Files that may be pools: this user cannot tell.
+std::uint64_t count_unreadable(const std::string& folder) {
+  std::uint64_t unreadable = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
+       at.increment(error)) {
+    std::error_code ignored;
+    if (at->is_regular_file(ignored) && access(at->path().c_str(), R_OK) != 0 && errno == EACCES)
+      ++unreadable;
+  }
+  return unreadable;
 }
 
 void print_pool_row(const Json& pool) {
@@ -74,6 +88,7 @@ Status list_pools(const PoolListOptions& options) {
     return Error::make(Code::kInvalidArgument, "%.200s: is no folder, expected one with pools",
                        options.folder.c_str());
   }
+  const std::uint64_t unreadable = count_unreadable(options.folder);
   Json pools = Json::array();
   for (const std::string& path : find_pools(options.folder)) pools.push_back(describe(path));
   if (options.json != "-") {
@@ -83,8 +98,13 @@ Status list_pools(const PoolListOptions& options) {
     for (const Json& pool : pools) print_pool_row(pool);
     if (pools.empty())
       std::fprintf(stdout, "no pool in %s\n", base::printable(options.folder).c_str());
+    if (unreadable != 0) {
+      std::fprintf(stdout,
+                   "%s that this user may not read: pools of other users may be among them\n",
+                   base::counted(unreadable, "file").c_str());
+    }
   }
-  return output.write_json({{"pools", pools}});
+  return output.write_json({{"pools", pools}, {"unreadable_files", unreadable}});
 }
 
 }  // namespace

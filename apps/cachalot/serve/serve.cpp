@@ -261,6 +261,26 @@ Result<std::optional<pool::PoolKeeper>> become_keeper(const ServeFlags& options,
   return std::optional(std::move(keeper));
 }
 
+// Before a port or a storage directory, which that keeper has too, is found in use.
+Status check_has_no_keeper(const ServeFlags& options) {
+  if (options.standby || options.take_over || options.agent) return {};
+  const Result<pool::Pool> there = pool::Pool::open(
+      options.paths, {.huge_pages = false, .allow_foreign = true, .read_only = true});
+  pool::KeeperLine line{};
+  if (!there || there->state().find_keeper() != pool::KeeperLife::kHere ||
+      !there->state().read_keeper_line(line))
+    return {};
+  return Error::make(Code::kBusy, "%.150s: has a keeper already: pid %u", options.paths[0].c_str(),
+                     line.pid);
+}
+
+const char* flag_of_hosts(const ServeFlags& options) {
+  return options.agent          ? "--agent"
+         : options.host != 0    ? "--host"
+         : options.replace_host ? "--replace-host"
+                                : nullptr;
+}
+
 // The agent of this machine's host; none in a pool of one host.
 Result<std::unique_ptr<pool::HostAgentThread>> start_agent(const ServeFlags& options,
                                                            const pool::Pool& pool) {
@@ -268,10 +288,7 @@ Result<std::unique_ptr<pool::HostAgentThread>> start_agent(const ServeFlags& opt
     return pool::HostAgentThread::start(pool.access(), pool.devices().file(0),
                                         {options.host, options.replace_host});
   }
-  const char* const flag = options.agent          ? "--agent"
-                           : options.host != 0    ? "--host"
-                           : options.replace_host ? "--replace-host"
-                                                  : nullptr;
+  const char* const flag = flag_of_hosts(options);
   if (flag == nullptr) return std::unique_ptr<pool::HostAgentThread>();
   return Error::make(Code::kInvalidArgument,
                      "%s: is for pools of several machines; %.120s is of one", flag,
@@ -332,17 +349,28 @@ Status serve(ServeFlags& options, pool::Pool& pool, const pool::KeeperOptions& k
   return {};
 }
 
+// Of a pool that --create would make; one that is there may be of several hosts.
+Status check_new_pool(const ServeFlags& options) {
+  if (!options.create) return {};
+  CACHALOT_TRY_ASSIGN(const pool::Geometry geometry,
+                      make_geometry(options.geometry, options.paths));
+  CACHALOT_TRY(options.storage.check_holds_a_block(geometry.block_bytes));
+  const char* const flag = flag_of_hosts(options);
+  if (flag == nullptr || geometry.hosts > 1) return {};
+  const pool::Making making = pool::look_for_maker(options.paths[0]);
+  if (making != pool::Making::kAbsent && !holds_no_pool(options)) return {};
+  return Error::make(Code::kInvalidArgument,
+                     "%s: is for pools of several machines, expected --hosts N with --create",
+                     flag);
+}
+
 // What --check-config does: reads all flags, and opens and makes nothing.
 Status check(ServeFlags& options) {
   CACHALOT_TRY(options.keeper_options());
   CACHALOT_TRY(options.events.open(true));
   if (!options.metrics.empty())
     CACHALOT_TRY(node::parse_listen_address("--metrics", options.metrics));
-  if (options.create) {
-    CACHALOT_TRY_ASSIGN(const pool::Geometry geometry,
-                        make_geometry(options.geometry, options.paths));
-    CACHALOT_TRY(options.storage.check_holds_a_block(geometry.block_bytes));
-  }
+  CACHALOT_TRY(check_new_pool(options));
   CACHALOT_TRY(
       ServedStorage(options.storage, options.peers).prepare(ServedStorage::Keeper::kStandsBy));
   std::fprintf(human_output(options.json), "ok\n");
@@ -355,13 +383,10 @@ Status serve(ServeFlags& options) {
   CACHALOT_TRY_ASSIGN(const pool::KeeperOptions keeper_options, options.keeper_options());
   (void)os::raise_descriptor_limit();  // segments of storage, subscribers, scrapes
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
+  CACHALOT_TRY(check_new_pool(options));
+  CACHALOT_TRY(check_has_no_keeper(options));
   CACHALOT_TRY(options.events.open(options.standby || options.take_over));
   CACHALOT_TRY_ASSIGN(const Metrics metrics, listen_for_metrics(options.metrics, options.paths));
-  if (options.create) {
-    CACHALOT_TRY_ASSIGN(const pool::Geometry geometry,
-                        make_geometry(options.geometry, options.paths));
-    CACHALOT_TRY(options.storage.check_holds_a_block(geometry.block_bytes));
-  }
   ServedStorage storage(options.storage, options.peers);
   CACHALOT_TRY(storage.prepare(options.standby     ? ServedStorage::Keeper::kStandsBy
                                : options.take_over ? ServedStorage::Keeper::kTakesOver

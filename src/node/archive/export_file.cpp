@@ -12,6 +12,7 @@
 
 #include "memory/fused_hash.h"
 #include "node/archive/pool_payloads.h"
+#include "os/links.h"
 #include "pool/client/client.h"
 #include "pool/format/notes.h"
 #include "pool/reader/published_blocks.h"
@@ -47,11 +48,26 @@ bool is_plain(const storage::ObjectHead& head) {
   return head.flags == 0 && std::memcmp(bytes + kFirst, kZeros, sizeof kZeros) == 0;
 }
 
-// A file that has its name only once it is whole.
+// A file that has its name only once it is whole. A pipe, a device or stdout ("-") is written as it is.
 class NewFile {
  public:
   static Result<NewFile> make(const std::string& file) {
-    NewFile made(file);
+    struct stat there {};
+    if (file == "-") {
+      NewFile made("stdout");
+      made.is_special_ = true;
+      made.fd_ = os::FileDescriptor(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0));
+      if (!made.fd_) return made.failed("opening");
+      return made;
+    }
+    if (::stat(file.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
+      NewFile made(file);
+      made.is_special_ = true;
+      made.fd_ = os::FileDescriptor(::open(file.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
+      if (!made.fd_) return made.failed("opening");
+      return made;
+    }
+    NewFile made(os::follow_links(file));
     made.fd_ = os::FileDescriptor(
         ::open(made.unfinished().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
     if (!made.fd_) return Error::from_errno(errno, "%.120s: creating", made.unfinished().c_str());
@@ -59,7 +75,7 @@ class NewFile {
   }
   NewFile(NewFile&& other) = default;
   ~NewFile() {
-    if (fd_ && !is_whole_) ::unlink(unfinished().c_str());
+    if (fd_ && !is_whole_ && !is_special_) ::unlink(unfinished().c_str());
   }
 
   Status write(const void* bytes, std::size_t count) {
@@ -69,6 +85,7 @@ class NewFile {
   }
   Status finish() {
     CACHALOT_TRY(flush());
+    if (is_special_) return {};
     if (fsync(fd_.get()) != 0 && errno != EINVAL) return failed("writing");
     if (rename(unfinished().c_str(), file_.c_str()) != 0) return failed("naming");
     is_whole_ = true;
@@ -94,7 +111,7 @@ class NewFile {
   std::string file_;
   os::FileDescriptor fd_;
   std::vector<std::byte> buffer_;
-  bool is_whole_ = false;
+  bool is_whole_ = false, is_special_ = false;
 };
 
 // The blocks of a namespace, parents first.
