@@ -4,6 +4,7 @@ usage: pages_test_test.py ROOT BUILD
 """
 
 import sys
+import time
 from pathlib import Path
 
 import pages_test
@@ -36,17 +37,27 @@ RIGHT = [
 ]
 
 
+def processes_of(command):
+    found = []
+    for words in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if command in words.read_bytes():
+                found.append(words.parent.name)
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+    return found
+
+
 def check_end_of_time(page):
     """Nothing of a script that takes too long stays, also not what its shell started as a job."""
     pages_test.SECONDS, before = 1, pages_test.SECONDS
     found = page.shell("sleep 7321 & sleep 7321")
     pages_test.SECONDS = before
     assert "takes more than 1 s" in found, found
-    for words in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            assert b"sleep\x007321" not in words.read_bytes(), f"{words}: still runs"
-        except (FileNotFoundError, ProcessLookupError):
-            pass
+    until = time.monotonic() + 30  # a killed process takes a moment to end
+    while (left := processes_of(b"sleep\x007321")) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not left, f"{left}: still run"
 
 
 def main():

@@ -311,14 +311,14 @@ TEST_F(TraceDialects, SecondsThatAreTakenForMillisecondsAreDoubtedOnce) {
   EXPECT_TRUE(warnings_.empty());
   read("a.jsonl", at("0") + at("1") + at("2"));  // too few
   EXPECT_TRUE(warnings_.empty());
-  const auto whole = [&](int gap) {
+  const auto whole = [&](double gap) {
     std::string lines;
-    for (int i = 0; i < 10; ++i) lines += at(std::to_string(i * gap).c_str());
+    for (int i = 0; i < 10; ++i) lines += at(std::to_string(static_cast<int>(i * gap)).c_str());
     read("a.jsonl", lines);
     return warnings_.size();
   };
-  EXPECT_EQ(whole(4), 1u);
-  EXPECT_EQ(whole(5), 0u);
+  EXPECT_EQ(whole(0.5), 1u);
+  EXPECT_EQ(whole(1), 0u);
   EXPECT_EQ(whole(0), 0u);
   expect_error("a.jsonl", std::string(kBailian),
                "a.jsonl: given a unit of time, expected none: the format bailian",

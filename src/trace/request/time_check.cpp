@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint64_t kEnough = 1000;  // requests
 constexpr std::uint64_t kFewestWhole = 10;
-constexpr double kLeastGap = 5;
+constexpr double kLeastGap = 5, kLeastWholeGap = 1;
 
 }  // namespace
 
@@ -25,7 +25,7 @@ bool TimeCheck::add(double time_ms) {
 std::optional<std::string> TimeCheck::doubt() {
   if (is_said_ || times_ < (has_fraction_ ? 2 : kFewestWhole)) return std::nullopt;
   const double gap = (latest_ - earliest_) / static_cast<double>(times_ - 1);
-  if (gap <= 0 || gap >= kLeastGap) return std::nullopt;
+  if (gap <= 0 || gap >= (has_fraction_ ? kLeastGap : kLeastWholeGap)) return std::nullopt;
   is_said_ = true;
   char text[240];
   std::snprintf(

@@ -1,7 +1,8 @@
 // Looks whether times that are read as milliseconds seem to be seconds.
 //
 // A mean gap of under 5 ms is more than 200 requests a second. Mooncake's own traces have fewer than 10, so such times are
-// more likely seconds. Equal times are a batch, and fewer than 10 whole times are too few to tell.
+// more likely seconds. Whole times may also be one request each millisecond, as programs make them: of these only more than
+// 1,000 a second are doubted. Equal times are a batch, and fewer than 10 whole times are too few to tell.
 #pragma once
 
 #include <cstdint>
