@@ -8,6 +8,7 @@ import ctypes
 import gc
 import os
 import sys
+import time
 import weakref
 
 import numpy as np
@@ -158,6 +159,10 @@ def hand_over(stream):
         status = taker.wait(ask)
         assert status["state"] == "done", status
         taker.release(ask)
+        until = time.monotonic() + 30
+        while offer not in (ended for ended, _ in giver.ended_offers()):  # its bounce pages are taken until then
+            assert time.monotonic() < until, "the offer does not end"
+            time.sleep(0.001)
 
     with contextlib.closing(rank_of("gpu", there, device=DEVICE, stream=stream)) as on_gpu, contextlib.closing(rank_of("cpu", here)) as in_memory:
         take(on_gpu, "gpu", in_memory)
