@@ -51,6 +51,8 @@ class RpcBench {
 
   Status run() {
     blocks_ = settings_.quick ? kFewBlocks : kManyBlocks;
+    // On a busy machine each wait for the other process may take a turn of the scheduler.
+    requests_ = settings_.quick ? 20'480 : 200'000;
     CACHALOT_TRY_ASSIGN(ServedPool served, ServedPool::start({domain_, 64, blocks_, 1024}, cores_));
     served_.emplace(std::move(served));
     CACHALOT_TRY_ASSIGN(pool::PoolClient attached, served_->attach());
@@ -71,7 +73,7 @@ class RpcBench {
   std::string named(const char* name) const { return name + suffix(domain_); }
 
   Status round_trips() {
-    const std::uint32_t trips = settings_.quick ? 2'000 : 16'000;
+    const std::uint32_t trips = settings_.quick ? 512 : 16'000;
     CACHALOT_TRY_ASSIGN(const std::vector<Found> found, find_blocks(client(), 0, 1024));
     std::vector<double> bare, pings, touches;
     for (std::uint32_t i = 0; i < settings_.repeats; ++i) {
@@ -157,9 +159,9 @@ class RpcBench {
       for (std::uint32_t ring = 0; ring < kRings; ++ring) {
         if (!is_sensible(ring)) continue;
         const auto kind = static_cast<SignalLimits::Ring>(ring);
-        CACHALOT_TRY(limits_.ring_rate(domain_, kind, kRequests, rings[ring]));
+        CACHALOT_TRY(limits_.ring_rate(domain_, kind, requests_, rings[ring]));
       }
-      CACHALOT_TRY(measure(kRequests, touches, cpu, [&] { return stream_touches(uses, touches); }));
+      CACHALOT_TRY(measure(requests_, touches, cpu, [&] { return stream_touches(uses, touches); }));
     }
     const Target target = value_at_least(domain_ == DomainKind::kCoherent ? 40 : 25);
     Row row = row_of(name, touches, cpu, target);
@@ -175,8 +177,8 @@ class RpcBench {
 
   Status stream_touches(const std::vector<BlockUse>& uses, RateMeter& rate) {
     std::uint32_t idle = 0;
-    for (std::uint64_t posted = 0; posted < kRequests;) {
-      while (posted < kRequests && client().requests().post_touch(uses[at_])) {
+    for (std::uint64_t posted = 0; posted < requests_;) {
+      while (posted < requests_ && client().requests().post_touch(uses[at_])) {
         ++posted;
         at_ = at_ + 1 < uses.size() ? at_ + 1 : 0;
       }
@@ -242,7 +244,7 @@ class RpcBench {
     for (std::uint32_t i = 0; i < settings_.repeats; ++i) {
       show_progress("rpc: touches, five a request");
       const Status status =
-          measure(kRequests, rate, cpu, [&] { return stream_reports(found, rate); });
+          measure(requests_, rate, cpu, [&] { return stream_reports(found, rate); });
       if (!status) return status;
     }
     report_.add(row_of("touch_rate/five_a_request", rate, cpu));
@@ -253,8 +255,8 @@ class RpcBench {
   Status stream_reports(const std::vector<Found>& found, RateMeter& rate) {
     constexpr std::uint32_t kReports = pool::kUsesInHead;  // that make a request
     std::uint32_t idle = 0;
-    for (std::uint64_t n = 0; n < kRequests;) {
-      while (n < kRequests && client().requests().outstanding() < rpc::kMaxOutstanding) {
+    for (std::uint64_t n = 0; n < requests_;) {
+      while (n < requests_ && client().requests().outstanding() < rpc::kMaxOutstanding) {
         for (std::uint32_t i = 0; i < kReports; ++i) client().report_hit(found[n++ % found.size()]);
       }
       const std::uint32_t answered = client().requests().poll();
@@ -267,13 +269,14 @@ class RpcBench {
 
   // Roots of 64 bytes into a full pool: each brings a grant, an eviction and a commit.
   Status commit_rate() {
-    constexpr std::uint64_t kPuts = 50'000, kPutChunk = 512;
+    constexpr std::uint64_t kPutChunk = 512;
+    const std::uint64_t puts = requests_ / 4;
     RateMeter rate(kPutChunk);
     Cpu cpu;
     for (std::uint32_t i = 0; i < settings_.repeats; ++i) {
       show_progress("rpc: commits");
-      const Status status = measure(kPuts, rate, cpu, [&]() -> Status {
-        for (std::uint64_t n = 0; n < kPuts; ++n) {
+      const Status status = measure(puts, rate, cpu, [&]() -> Status {
+        for (std::uint64_t n = 0; n < puts; ++n) {
           CACHALOT_TRY(client().post_put(nullptr, {bench_hash(next_hash_++), payload_}));
           rate.count(1);
         }
@@ -287,7 +290,6 @@ class RpcBench {
 
   // Blocks granted and given back again.
   Status grant_rates() {
-    constexpr std::uint64_t kBlocks = 200'000;
     CACHALOT_TRY_ASSIGN(const auto stream, GrantStream::attach(served_->pool()));
     for (const std::uint32_t batch : {4u, 64u}) {
       const std::string name = "grant_rate/" + std::to_string(batch) + "_a_request";
@@ -296,7 +298,7 @@ class RpcBench {
       for (std::uint32_t i = 0; i < settings_.repeats; ++i) {
         show_progress("rpc: " + name);
         CACHALOT_TRY(
-            measure(kBlocks, rate, cpu, [&] { return stream->run(kBlocks, batch, rate); }));
+            measure(requests_, rate, cpu, [&] { return stream->run(requests_, batch, rate); }));
       }
       report_.add(row_of(name.c_str(), rate, cpu));
     }
@@ -330,7 +332,7 @@ class RpcBench {
   }
 
   static constexpr std::uint32_t kTurn = 64;  // requests that one poll can take
-  static constexpr std::uint64_t kRequests = 200'000, kChunk = 2048;
+  static constexpr std::uint64_t kChunk = 2048;
   static constexpr auto kRings = static_cast<std::uint32_t>(SignalLimits::Ring::kCount);
   static constexpr const char* kRingKeys[kRings] = {
       "ring_answer_each_m_per_s", "ring_answer_per_poll_m_per_s", "ring_plain_loads_m_per_s"};
@@ -347,6 +349,7 @@ class RpcBench {
   SignalLimits& limits_;
   Report& report_;
   std::uint32_t blocks_ = 0;
+  std::uint64_t requests_ = 0;
   std::uint64_t next_hash_ = 0;
   std::size_t at_ = 0;
   const std::vector<std::byte> payload_ = std::vector<std::byte>(64, std::byte{1});
