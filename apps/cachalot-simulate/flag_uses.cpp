@@ -11,9 +11,9 @@ namespace {
 
 struct FlagUse {
   const char* flag;
-  unsigned uses;            // one of these
-  const char* with;         // what has them, by flags
-  bool is_refused = false;  // names what the run does not have at all; others only bring a warning
+  unsigned uses;                 // one of these
+  const char* with;              // what has them, by flags
+  unsigned refused_without = 0;  // where the run has none of these, the flag is an error
 };
 
 constexpr const char* kWithPool = "with --shared-pool or --pool-capacity-blocks";
@@ -40,10 +40,10 @@ constexpr FlagUse kUses[] = {
     {"storage-gb-s", kStorage, kWithStorage},
     {"storage-latency-us", kStorage, kWithStorage},
     {"peers", kSeveral, "with two instances or more"},
-    {"peer-cell", kPeers, kWithPeers, true},
-    {"peer-gb-s", kPeers, kWithPeers, true},
-    {"peer-wait-ms", kPeers, kWithPeers, true},
-    {"keep-peer-copies", kPeers, kWithPeers, true},
+    {"peer-cell", kPeers, kWithPeers, kPeers},
+    {"peer-gb-s", kPeers, kWithPeers, kPeers},
+    {"peer-wait-ms", kPeers, kWithPeers, kPeers},
+    {"keep-peer-copies", kPeers, kWithPeers, kPeers},
     {"link-gb-s", kLinkSpeed, kWithTransfers},
     {"link-latency-us", kLinkLatency, kWithTransfers},
     {"operation-bytes", kOperations, kWithTransfers},
@@ -63,23 +63,24 @@ constexpr FlagUse kUses[] = {
     {"host-gb-s", kHostKv, "with --layerwise swap, on or auto"},
     {"host-kv-gb", kHostKv, "with --layerwise swap, on or auto"},
     {"precision", kFittedModel, "with --calibration"},
-    {"decode-memory-gb-s", kFormula, kWithFormula, true},
-    {"decode-overhead-ms", kFormula, kWithFormula, true},
+    {"decode-memory-gb-s", kFormula, kWithFormula, kTimesOfFormula},
+    {"decode-overhead-ms", kFormula, kWithFormula, kTimesOfFormula},
     {"tp-link", kReducePreset,
      "with --profile of instances of several GPUs, without a figure of both --tp-link-gb-s and "
      "--tp-link-us",
-     true},
-    {"tp-link-gb-s", kReduceLink, kWithReduceLink, true},
-    {"tp-link-us", kReduceLink, kWithReduceLink, true},
+     kProfile | kRecordedRun},
+    {"tp-link-gb-s", kReduceLink, kWithReduceLink, kProfile | kRecordedRun},
+    {"tp-link-us", kReduceLink, kWithReduceLink, kProfile | kRecordedRun},
     {"nic-usd", kRdma, "with --network rdma"},
     {"nic-switch-usd", kRdma, "with --network rdma"},
     {"adapter-usd", kCxl, "with --network cxl or a pool"},
     {"adapter-switch-usd", kCxl, "with --network cxl or a pool"},
     {"rate-scale", kTraceTimes, "without --closed-loop"},
-    {"map-by", kMap, "with --map", true},
-    {"meta", kRecordedRun, kWithRecordedRun, true},
-    {"compare", kRecordedRun, kWithRecordedRun, true},
-    {"seconds", kComparison, "with --compare of a recorded run (--trace-format vllm-run …)", true},
+    {"map-by", kMap, "with --map", kMap},
+    {"meta", kRecordedRun, kWithRecordedRun, kRecordedRun},
+    {"compare", kRecordedRun, kWithRecordedRun, kRecordedRun},
+    {"seconds", kComparison, "with --compare of a recorded run (--trace-format vllm-run …)",
+     kRecordedRun},
 };
 
 }  // namespace
@@ -92,7 +93,7 @@ Status check_uses(std::span<const FlagValue> flags, unsigned uses) {
     const Error error = Error::make(
         Code::kInvalidArgument, "--%s: %.60s%shas no effect, expected it %s", given.flag.c_str(),
         given.value.c_str(), given.value.empty() ? "" : " ", use->with);
-    if (use->is_refused) return error;
+    if (use->refused_without != 0 && (use->refused_without & uses) == 0) return error;
     std::fprintf(stderr, "cachalot: warning: %s\n", base::printable(error.message).c_str());
   }
   return {};

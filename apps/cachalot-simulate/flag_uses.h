@@ -41,6 +41,7 @@ enum Use : unsigned {
   kTraceTimes = 1u << 24,  // requests come by the clock
   kMap = 1u << 25,
   kRecordedRun = 1u << 26,
+  kTimesOfFormula = 1u << 28,
   kComparison = 1u << 27,  // of a recorded run
 };
 

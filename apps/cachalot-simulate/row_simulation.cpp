@@ -108,6 +108,7 @@ unsigned uses_of(const SimulateOptions& options, const PolicySetup& setup,
   add_if(reduces, kReduceLink);
   add_if(reduces && (profile.link_gb_s.empty() || profile.link_us.empty()), kReducePreset);
   add_if(!options.timing.calibration.empty(), kFittedModel);
+  add_if(!has_profile && options.timing.calibration.empty(), kTimesOfFormula);
   add_if(options.closed_loop == 0, kTraceTimes);
   add_if(!options.map.empty(), kMap);
   for (const ClusterKind& kind : setup.kinds) {

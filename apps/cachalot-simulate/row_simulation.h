@@ -51,7 +51,7 @@ class RowSimulator {
   Result<std::vector<PolicySetup>> prepare(std::span<const FlagValue> values);
 
   // @param  cells  what prepare() returned for each cell; a table is one
-  // @errors kInvalidArgument: a flag of the command line, an axis or a policy that no row uses
+  // @errors kInvalidArgument: a flag of the command line, an axis or a policy of something that no row has
   Status check_uses(std::span<const std::vector<PolicySetup>> cells,
                     std::span<const MapAxis> axes) const;
 

@@ -13,7 +13,7 @@ set(ENV{PKG_CONFIG_LIBDIR} ${CACHALOT_WHEEL_ROOT}/usr/lib/x86_64-linux-gnu/pkgco
 set(OPENSSL_USE_STATIC_LIBS ON)
 
 foreach(language C CXX)
-  # A section for each function, so that the linker leaves out what nothing calls: four programs and libraries in one file.
+  # A section for each function, so that the linker leaves out what nothing calls.
   set(CMAKE_${language}_FLAGS_INIT "-include ${CMAKE_CURRENT_LIST_DIR}/old_glibc.h -ffunction-sections -fdata-sections")
 endforeach()
 # GCC looks for libraries beside itself before it looks into the sysroot; -B comes before both.

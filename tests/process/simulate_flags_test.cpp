@@ -70,13 +70,13 @@ TEST_F(SimulateFlags, OfAFlagThatNoRowUsesItIsSaidWhatItNeeds) {
       {prefill, "--adapter-usd", "5", "with --network cxl"},
       {prefill, "--adapter-switch-usd", "5", "with --network cxl"},
       {one, "--peers", nullptr, "with two instances"},
+      {prefill, "--decode-memory-gb-s", "500", "with --decode or --colocated"},
+      {prefill, "--decode-overhead-ms", "5", "with --decode or --colocated"},
   };
   const Unused refused[] = {
       {prefill, "--keep-peer-copies", nullptr, "with --peers"},
       {prefill, "--peer-cell", "2", "with --peers"},
       {prefill, "--tp-link", "nvlink4", "with --profile"},
-      {prefill, "--decode-memory-gb-s", "500", "with --decode or --colocated"},
-      {prefill, "--decode-overhead-ms", "5", "with --decode or --colocated"},
   };
   const auto words_of = [&](const Unused& each) {
     Arguments words = with(each.others, {each.flag});

@@ -137,8 +137,11 @@ std::vector<std::string> differences(const std::string& one, const std::string& 
 
 Json describe_namespaces(const pool::PoolState& state) {
   const std::vector<pool::NamespaceName> namespaces = state.read_namespaces();
+  std::vector<std::string> models;
+  for (const pool::NamespaceName& one : namespaces) models.push_back(model_of(one.name));
   Json described = Json::array();
-  for (const pool::NamespaceName& one : namespaces) {
+  for (std::size_t i = 0; i < namespaces.size(); ++i) {
+    const pool::NamespaceName& one = namespaces[i];
     Json all = {{"id", one.id}, {"digest", block_hash::to_hex(one.digest)}, {"name", one.name}};
     const pool::NamespaceCounters counters = state.read_namespace_counters(one.id);
     all["live_blocks"] = counters.live_blocks;
@@ -146,10 +149,11 @@ Json describe_namespaces(const pool::PoolState& state) {
     all["committed_blocks"] = counters.committed_blocks;
     all["evicted_blocks"] = counters.evicted_blocks;
     if (const auto bytes = block_bytes_of(one.name)) all["block_bytes"] = *bytes;
-    all["model"] = model_of(one.name);
+    all["model"] = models[i];
     std::size_t least = ~std::size_t{0};
-    for (const pool::NamespaceName& other : namespaces) {
-      if (model_of(other.name) != all["model"]) continue;  // it would share no block in any case
+    for (std::size_t j = 0; j < namespaces.size(); ++j) {
+      if (models[j] != models[i]) continue;  // it would share no block in any case
+      const pool::NamespaceName& other = namespaces[j];
       const std::vector<std::string> parts = differences(one.name, other.name);
       if (parts.empty() || parts.size() >= least) continue;
       least = parts.size();

@@ -268,8 +268,8 @@ Status check_has_no_keeper(const ServeFlags& options) {
       options.paths, {.huge_pages = false, .allow_foreign = true, .read_only = true});
   pool::KeeperLine line{};
   if (!there || there->state().find_keeper() != pool::KeeperLife::kHere ||
-      !there->state().read_keeper_line(line))
-    return {};
+      !there->state().read_keeper_line(line) || !os::process_alive(line.pid, line.start_time))
+    return {};  // of one that is not seen here, serve() says more
   return Error::make(Code::kBusy, "%.150s: has a keeper already: pid %u", options.paths[0].c_str(),
                      line.pid);
 }

@@ -52,18 +52,14 @@ bool is_plain(const storage::ObjectHead& head) {
 class NewFile {
  public:
   static Result<NewFile> make(const std::string& file) {
+    const bool is_stdout = file == "-";
     struct stat there {};
-    if (file == "-") {
-      NewFile made("stdout");
+    if (is_stdout || (::stat(file.c_str(), &there) == 0 && !S_ISREG(there.st_mode))) {
+      NewFile made(is_stdout ? "stdout" : file);
       made.is_special_ = true;
-      made.fd_ = os::FileDescriptor(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0));
-      if (!made.fd_) return made.failed("opening");
-      return made;
-    }
-    if (::stat(file.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
-      NewFile made(file);
-      made.is_special_ = true;
-      made.fd_ = os::FileDescriptor(::open(file.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
+      made.fd_ =
+          os::FileDescriptor(is_stdout ? ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)
+                                       : ::open(file.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
       if (!made.fd_) return made.failed("opening");
       return made;
     }

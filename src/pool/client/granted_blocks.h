@@ -91,8 +91,8 @@ class GrantedBlocks final : public rpc::AnswerSink {
   const std::shared_ptr<ReservationBook> reservations_ = std::make_shared<ReservationBook>();
   const std::uint32_t advance_;
   std::deque<BlockUse> held_;
-  std::vector<BlockUse>
-      inaccessible_;       // not to be used, until the keeper can be told that they are returned
+  // Not to be used; kept until the keeper can be told that they are returned.
+  std::vector<BlockUse> inaccessible_;
   bool is_asked_ = false;  // at most one request is in flight
   std::uint16_t status_ = 0;
   bool is_unchecked_ = false;  // the keeper lines must be read again before a block is taken
