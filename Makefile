@@ -55,9 +55,13 @@ setup-dev:
 setup-python:
 	@tools/setup --for python
 
+# $(call configure,preset). Many sources are compiled as one, which halves the time of a build from nothing, unless
+# `cmake --preset` made the folder or was called in it: for daily work, where one changed file is compiled alone.
+configure = CXX="$(CXX)" cmake --preset $(1) $(if $(shell grep -sx CACHALOT_UNITY:BOOL=OFF build/$(1)/CMakeCache.txt),,-DCACHALOT_UNITY=ON)
+
 # $(call build,preset[,targets]): configure and build, everything or these targets only.
 define build
-	CXX="$(CXX)" cmake --preset $(1)
+	$(call configure,$(1))
 	cmake --build --preset $(1) --parallel $(JOBS) $(if $(2),--target $(2))
 endef
 
@@ -88,7 +92,7 @@ setup-llama:
 # What the tests of engines/llama are made of: nothing else is built for them.
 LLAMA_TESTS := llama_test llama_api_test cachalot cachalot-llama cachalot_llama_preload
 test-llama: setup-llama ## get and build llama.cpp, then the tests of engines/llama; TEST_ARGS goes to ctest
-	CXX="$(CXX)" cmake --preset dev
+	$(call configure,dev)
 	cmake --build --preset dev --parallel $(JOBS) --target $(LLAMA_TESTS)
 	ctest --preset dev -j$(TEST_JOBS) -L llama --no-tests=error $(TEST_ARGS)
 
@@ -136,7 +140,7 @@ setup-python-storage:
 
 # The virtual environment is of the Python that the plug-in embeds. --no-deps: NIXL would bring PyTorch.
 test-python-storage: setup-python-storage ## get Mooncake Store and NIXL (0.5 GB) and keep blocks in both; PYTEST_ARGS goes to pytest
-	CXX="$(CXX)" cmake --preset dev
+	$(call configure,dev)
 	cmake --build --preset dev --parallel $(JOBS) --target cachalot cachalot_python_storage
 	python$$(pkg-config --modversion python3-embed) -m venv build/python-storage
 	build/python-storage/bin/python -m pip install --quiet numpy pytest

@@ -64,6 +64,30 @@ function(cachalot_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${CACHALOT_UNITY} UNITY_BUILD_BATCH_SIZE 0)
 endfunction()
 
+# The same for tests and programs, whose local names need not differ: tools/unity-groups says which sources can be compiled together.
+function(cachalot_unity_groups target)
+  find_program(CACHALOT_PYTHON python3)
+  if(NOT CACHALOT_UNITY OR NOT CACHALOT_PYTHON)
+    return()
+  endif()
+  set(sources ${ARGN})
+  list(FILTER sources INCLUDE REGEX "\\.cpp$")
+  execute_process(COMMAND ${CACHALOT_PYTHON} ${PROJECT_SOURCE_DIR}/tools/unity-groups ${sources} WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}
+    OUTPUT_VARIABLE groups OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  string(REPLACE "\n" ";" groups "${groups}")
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  foreach(row IN LISTS groups)
+    string(REGEX MATCH "^([0-9]+) (.*)$" row "${row}")
+    set(source ${CMAKE_MATCH_2})
+    get_source_file_property(other_target ${source} UNITY_GROUP)
+    if(other_target)  # the property is one for all targets of this folder
+      set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    else()
+      set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${target}_${CMAKE_MATCH_1})
+    endif()
+  endforeach()
+endfunction()
+
 # cachalot_module(NAME SOURCES a.cpp ... [LIBRARIES lib ...] [TESTS a_test.cpp ...] [TESTING part ...])
 #
 # Declares src/NAME as a static library with the dependencies of the table above; the library of
@@ -102,6 +126,7 @@ endfunction()
 function(cachalot_test name)
   cmake_parse_arguments(T "ONE_ENTRY" "TIMEOUT" "SOURCES;LIBRARIES;LABELS" ${ARGN})
   add_executable(${name} ${T_SOURCES})
+  cachalot_unity_groups(${name} ${T_SOURCES})
   target_link_libraries(${name} PRIVATE ${T_LIBRARIES} cachalot_options
     rapidcheck rapidcheck_gtest GTest::gtest GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE CACHALOT_TEST_ASSETS="${PROJECT_SOURCE_DIR}/tests/assets")

@@ -13,12 +13,12 @@
 
 #include "base/clock.h"
 #include "testing/client/test_gpu.h"
+#include "testing/transfer/second.h"
 #include "testing/transfer/test_instance.h"
 #include "transfer/handover/open.h"
 
 namespace cachalot::transfer {
 
-inline constexpr std::uint64_t kSecond = 1'000'000'000;
 inline constexpr std::uint64_t kLong = 20 * kSecond;
 
 // An instance whose ranks listen.

@@ -16,13 +16,13 @@
 #include "base/clock.h"
 #include "testing/transfer/proofs.h"
 #include "testing/transfer/raw_peer.h"
+#include "testing/transfer/second.h"
 #include "transfer/engine/engine.h"
 #include "transfer/handover/instance.h"
 #include "transfer/handover/messages.h"
 
 namespace cachalot::transfer {
 
-inline constexpr std::uint64_t kSecond = 1'000'000'000;
 inline constexpr std::uint32_t kLayers = 2, kPages = 8, kTokens = 8;  // two pages of 4 tokens
 inline constexpr std::uint64_t kPageBytes = 4 * 2 * 16;               // of a part of a layer
 inline constexpr std::uint64_t kTensorBytes = kParts * kPages * kPageBytes;
