@@ -43,15 +43,18 @@ int exit_code(Code code) {
   return kExitFault;
 }
 
-int fail(const Error& error) {
-  // One line, whatever a path or a library's text contains.
-  const std::string line = base::printable(error.message);
+void tell_error(const std::string& line) {
   if (base::log_format() == base::LogFormat::kJson) {
     base::write_log_line(base::LogLevel::kError, "cachalot", line);
   } else {
     std::fprintf(stderr, "cachalot: %s\n", line.c_str());
   }
   error_was_told = true;
+}
+
+int fail(const Error& error) {
+  // One line, whatever a path or a library's text contains.
+  tell_error(base::printable(error.message));
   // A file that was named and is not there is a matter of usage; a key that is absent is not.
   const bool is_path = error.code == Code::kNotFound && error.os_error != 0;
   return is_path ? kExitUsage : exit_code(error.code);

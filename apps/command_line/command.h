@@ -64,7 +64,10 @@ inline constexpr int kExitRefused = 3;
 // The exit code that says what the error says.
 int exit_code(Code code);
 
-// Prints "cachalot: <message>" as one line on stderr; returns exit_code().
+// Prints "cachalot: <line>" on stderr, or the object of --log-format json.
+void tell_error(const std::string& line);
+
+// Tells the error's message as one line; returns exit_code().
 int fail(const Error& error);
 
 // Writes what was printed, now. @errors as finish() says it: the first that there was

@@ -19,6 +19,7 @@
 #include <system_error>
 #include <vector>
 
+#include "base/log_format.h"
 #include "base/words.h"
 #include "command_tree.h"
 #include "help.h"
@@ -33,8 +34,15 @@ namespace {
 int usage_error(const std::string& text, const std::string& command) {
   constexpr std::size_t kMostShown = 1000;
   const std::string line = base::printable(text.substr(0, kMostShown));
-  std::fprintf(stderr, "cachalot: %s (see `%s --help`)\n", line.c_str(), command.c_str());
+  tell_error(line + " (see `" + command + " --help`)");
   return kExitUsage;
+}
+
+// Of flags that the command never saw together: how the error looks is known before it is told.
+void take_log_format(const CLI::App& command) {
+  const CLI::Option* const format = command.get_option_no_throw("--log-format");
+  if (format != nullptr && format->results() == std::vector<std::string>{"json"})
+    base::set_log_format(base::LogFormat::kJson);
 }
 
 std::string names_of(const CLI::App& app) {
@@ -165,6 +173,7 @@ int run(const Program& program, int argc, char** argv) {
     std::printf("%s\n", version.what());
     return kExitDone;
   } catch (const CLI::ConfigError& error) {
+    take_log_format(*command);
     // The library says: INI was not able to parse KEY.
     const std::string text = error.what();
     const std::size_t at = text.rfind(' ');
@@ -174,9 +183,11 @@ int run(const Program& program, int argc, char** argv) {
                            ", expected lines as in: flag-name = value",
                        name);
   } catch (const CLI::ParseError& error) {
+    take_log_format(*command);
     const std::string wrong = wrong_flag(*command, arguments);
     return usage_error(wrong.empty() ? error.what() : wrong, name);
   }
+  take_log_format(*command);
   const std::string empty = empty_value(*command, arguments);
   if (!empty.empty()) return usage_error(empty, name);
   if (!chosen.run) {

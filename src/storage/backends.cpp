@@ -50,6 +50,7 @@ Status check_backend(std::string_view text, const BackendSecrets& secrets) {
   CACHALOT_TRY_ASSIGN(const StorageUri uri, StorageUri::parse("storage", text));
   CACHALOT_TRY_ASSIGN(const BackendKind* const kind, find_kind(uri));
   CACHALOT_TRY(uri.check_parameters(kind->parameters));
+  CACHALOT_TRY(kind->open(uri, secrets, Opening::kOnlyChecked));
   if (!secrets.key_file.empty()) CACHALOT_TRY(StorageKey::read(kStorageKeyFile, secrets.key_file));
   return {};
 }
@@ -59,10 +60,10 @@ Result<std::unique_ptr<Backend>> open_backend(std::string_view text,
   CACHALOT_TRY_ASSIGN(const StorageUri uri, StorageUri::parse("storage", text));
   CACHALOT_TRY_ASSIGN(const BackendKind* const kind, find_kind(uri));
   CACHALOT_TRY(uri.check_parameters(kind->parameters));
-  if (secrets.key_file.empty()) return kind->open(uri, secrets);
+  if (secrets.key_file.empty()) return kind->open(uri, secrets, Opening::kReal);
   // The key first: a wrong file must not leave an empty storage.
   CACHALOT_TRY_ASSIGN(const StorageKey key, StorageKey::read(kStorageKeyFile, secrets.key_file));
-  CACHALOT_TRY_ASSIGN(std::unique_ptr<Backend> backend, kind->open(uri, secrets));
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<Backend> backend, kind->open(uri, secrets, Opening::kReal));
   return make_encrypted(std::move(backend), key);
 }
 

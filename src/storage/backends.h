@@ -35,18 +35,25 @@ struct BackendSecrets {
   std::string s3_metadata_endpoint = {};  // AWS_EC2_METADATA_SERVICE_ENDPOINT; empty: Amazon's
 };
 
+enum class Opening {
+  kReal,
+  kOnlyChecked,  // its text and the files that it names; no directory is touched, no server is asked
+};
+
 struct BackendKind {
   const char* scheme;      // "file"
   const char* form;        // "file:DIR[?sync=1]"
   const char* parameters;  // their names, separated by spaces; "*": any
-  Result<std::unique_ptr<Backend>> (*open)(const StorageUri& uri, const BackendSecrets& secrets);
+  Result<std::unique_ptr<Backend>> (*open)(const StorageUri& uri, const BackendSecrets& secrets,
+                                           Opening how);
 };
 
 // In the order of the documentation; also those that this build left out.
 std::span<const BackendKind> backend_kinds();
 
-// Checks what can be checked without opening: the kind, the names of parameters, the key file.
-// @errors kInvalidArgument; those of os::SecretKey::read
+// Checks what can be checked without opening: the kind and whether this build has it, the parameters, the files
+// of keys and passwords.
+// @errors kInvalidArgument; kUnsupported; those of os::SecretKey::read
 Status check_backend(std::string_view text, const BackendSecrets& secrets);
 
 // @errors kInvalidArgument: no such kind, no such parameter, or a wrong value; kUnsupported: this build has it

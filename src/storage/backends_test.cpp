@@ -57,6 +57,21 @@ TEST_F(BackendsTest, EachParameterIsCheckedAndNothingIsLeftBehind) {
   EXPECT_TRUE(is_empty());
 }
 
+TEST_F(BackendsTest, ACheckRefusesWhatOpeningWouldAndOpensNothing) {
+  const auto check = [](const std::string& text) {
+    const Status checked = check_backend(text, {.s3_access_key = "k", .s3_secret_key = "s"});
+    return checked ? std::string() : std::string(checked.error().message);
+  };
+  const std::string file = "file:" + folder_ + "/kv";
+  for (const std::string& text : {file, file + "?shared=1&limit=1MiB", std::string("null:")})
+    EXPECT_EQ(check(text), "");
+  EXPECT_TRUE(says(check("file:"), "names no path"));
+  EXPECT_TRUE(says(check(file + "?sync=yes"), "sync is \"yes\""));
+  EXPECT_TRUE(says(check(file + "?shared=1&limit=5"), "at least 1MiB"));
+  EXPECT_TRUE(says(check("null:/x"), "expected nothing after null:"));
+  EXPECT_TRUE(is_empty());
+}
+
 TEST_F(BackendsTest, APasswordIsNotInTheMessages) {
   const std::string message = refusal("redis://user:s3cr3t@host:1?clutser=1");
   EXPECT_TRUE(says(message, "user:…@host")) << message;

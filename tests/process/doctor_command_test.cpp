@@ -189,6 +189,19 @@ TEST_F(Doctor, PoolsThatClientsRefuse) {
   expect_state("pool_owner", "warning", "belongs to user 4711", {"--pool", pool});
 }
 
+TEST_F(Doctor, SaysThatPoolsOfOthersMayBeAmongFilesThatItMayNotRead) {
+  EXPECT_EQ(of(examine(), "pools"), nullptr);
+  if (geteuid() != 0) GTEST_SKIP() << "needs root";
+  ASSERT_EQ(chmod((root_ + "/dev/shm/none").c_str(), 0600), 0);
+  for (const std::string& folder : {path(""), root_, root_ + "/dev", root_ + "/dev/shm"})
+    ASSERT_EQ(chmod(folder.c_str(), 0755), 0);
+  const Outcome other = run({"doctor", "--root", root_, "--json", "-"}, {.without_rights = true});
+  if (other.exit_code == kNotStarted) GTEST_SKIP() << "another user cannot run the binary";
+  const nlohmann::json one = of(other.json(), "pools");
+  EXPECT_EQ(one["state"], "ok") << other.out << other.err;
+  EXPECT_NE(one["found"].get<std::string>().find("1 file that this user"), std::string::npos);
+}
+
 TEST_F(Doctor, ForPeople) {
   put_file("/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n");
   const Outcome outcome = run({"doctor", "--root", root_});

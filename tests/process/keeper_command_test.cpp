@@ -327,5 +327,43 @@ TEST_F(KeeperCommand, AHostOfAPoolOfOneMachineIsRefusedBeforeThePoolIsMade) {
   }
 }
 
+TEST_F(KeeperCommand, ACheckOfStorageReadsItsTextAndTouchesNothing) {
+  const Arguments serve = {"serve",
+                           "--pool",
+                           path("kv"),
+                           "--create",
+                           "--block-bytes",
+                           "4096",
+                           "--capacity-blocks",
+                           "8",
+                           "--storage-capacity",
+                           "64MiB",
+                           "--check-config",
+                           "--storage"};
+  const auto check = [&](const std::string& storage) {
+    Arguments words = serve;
+    words.push_back(storage);
+    return run(words);
+  };
+  EXPECT_EQ(check("file:" + path("st")).exit_code, 0);
+  expect_error(check("file:"), 2, {"file:", "names no path"});
+  expect_error(check("file:" + path("st") + "?sync=yes"), 2, {"sync is \"yes\""});
+  expect_error(check("redis://127.0.0.1:1/kv"), 2, {"database's number"});
+  EXPECT_EQ(check("redis://127.0.0.1:1").exit_code, 0);  // no server is asked
+  EXPECT_EQ(listing(), std::set<std::string>());
+}
+
+TEST_F(KeeperCommand, AnErrorOfAFlagIsAnObjectToo) {
+  for (const Arguments& wrong :
+       {Arguments{"--nope"}, Arguments{"--pool="}, Arguments{"--size"}, Arguments{"--ttl", "x"}}) {
+    Arguments words = {"serve", "--log-format", "json"};
+    words.insert(words.end(), wrong.begin(), wrong.end());
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_TRUE(outcome.err.starts_with("{\"time\":")) << outcome.err;
+    EXPECT_NE(outcome.err.find("see `cachalot serve --help`"), std::string::npos) << outcome.err;
+  }
+}
+
 }  // namespace
 }  // namespace cachalot::process_test

@@ -29,6 +29,9 @@ Result<Findings> examine(const DoctorOptions& options) {
   for (const std::string& path : options.pools)
     for (Finding& one : check_pool(path)) findings.push_back(std::move(one));
   if (options.pools.empty()) {
+    const std::string note = unreadable_note(options.root + kPoolFolder);
+    if (!note.empty())
+      findings.push_back({"pools", Health::kOk, note, "run it as the user of the pool"});
     // One that is left from before is no fault of this machine.
     for (const std::string& path : find_pools(options.root + kPoolFolder)) {
       for (Finding& one : check_pool(path)) {

@@ -49,6 +49,11 @@ std::uint64_t count_unreadable(const std::string& folder) {
   return unreadable;
 }
 
+std::string note_of(std::uint64_t unreadable) {
+  return base::counted(unreadable, "file") +
+         " that this user may not read: pools of other users may be among them";
+}
+
 void print_pool_row(const Json& pool) {
   const std::string path = base::printable(pool["pool"].get<std::string>());
   if (pool.contains("error")) {
@@ -98,11 +103,7 @@ Status list_pools(const PoolListOptions& options) {
     for (const Json& pool : pools) print_pool_row(pool);
     if (pools.empty())
       std::fprintf(stdout, "no pool in %s\n", base::printable(options.folder).c_str());
-    if (unreadable != 0) {
-      std::fprintf(stdout,
-                   "%s that this user may not read: pools of other users may be among them\n",
-                   base::counted(unreadable, "file").c_str());
-    }
+    if (unreadable != 0) std::fprintf(stdout, "%s\n", note_of(unreadable).c_str());
   }
   return output.write_json({{"pools", pools}, {"unreadable_files", unreadable}});
 }
@@ -121,6 +122,11 @@ std::vector<std::string> find_pools(const std::string& folder) {
   }
   std::sort(found.begin(), found.end());
   return found;
+}
+
+std::string unreadable_note(const std::string& folder) {
+  const std::uint64_t unreadable = count_unreadable(folder);
+  return unreadable == 0 ? "" : note_of(unreadable);
 }
 
 void add_pool_list(Command& pool, Chosen& chosen) {

@@ -100,7 +100,9 @@ Status top(const TopOptions& options) {
     if (has_ended.load(std::memory_order_relaxed)) break;
     Snapshots now = look(options, pulses);
     const std::uint64_t now_ns = base::SteadyClock::read();
-    const std::string text = top_text(before, now, static_cast<double>(now_ns - before_ns) / kNs);
+    std::string text = top_text(before, now, static_cast<double>(now_ns - before_ns) / kNs);
+    const std::string note = options.paths.empty() ? unreadable_note(kPoolFolder) : "";
+    if (!note.empty()) text += note + "\n";
     std::fputs(is_terminal ? screen_of(text).c_str() : text.c_str(), stdout);
     CACHALOT_TRY(flush(stdout));
     before = std::move(now);

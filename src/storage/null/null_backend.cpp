@@ -1,6 +1,7 @@
 // Keeps nothing: every put succeeds, every get is a miss. For measuring what storage costs without its I/O.
 #include <algorithm>
 
+#include "storage/backends.h"
 #include "storage/open_kinds.h"
 
 namespace cachalot::storage {
@@ -31,7 +32,7 @@ class NullBackend final : public Backend {
 
 }  // namespace
 
-OpenedBackend open_null(const StorageUri& uri, const BackendSecrets&) {
+OpenedBackend open_null(const StorageUri& uri, const BackendSecrets&, Opening) {
   if (uri.place.empty()) return std::unique_ptr<Backend>(std::make_unique<NullBackend>());
   return Error::make(Code::kInvalidArgument,
                      "storage \"%s\": expected nothing after null:", uri.shown.c_str());

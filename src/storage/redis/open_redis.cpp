@@ -98,7 +98,7 @@ Status check_access(RedisBackend& backend, bool is_encrypted) {
 
 }  // namespace
 
-OpenedBackend open_redis(const StorageUri& uri, const BackendSecrets& secrets) {
+OpenedBackend open_redis(const StorageUri& uri, const BackendSecrets& secrets, Opening how) {
   RedisOptions options;
   if (uri.scheme == "redis+unix") {
     CACHALOT_TRY_ASSIGN(options.address.path, uri.path());
@@ -122,6 +122,7 @@ OpenedBackend open_redis(const StorageUri& uri, const BackendSecrets& secrets) {
   CACHALOT_TRY_ASSIGN(const std::uint64_t connections,
                       uri.number("connections", options.most_connections, 1, 1024));
   options.most_connections = static_cast<std::uint32_t>(connections);
+  if (how == Opening::kOnlyChecked) return std::unique_ptr<Backend>();
   auto backend = std::make_unique<RedisBackend>(options, parameter(uri, "prefix"));
   CACHALOT_TRY(check_access(*backend, options.login.tls != nullptr));
   return std::unique_ptr<Backend>(std::move(backend));

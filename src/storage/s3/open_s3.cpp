@@ -50,7 +50,7 @@ Status read_style(const StorageUri& uri, S3Options& options) {
 
 // In the order of Amazon's own programs. The machine's metadata service is not asked unless the text says so.
 Result<std::shared_ptr<S3KeySource>> find_keys(const StorageUri& uri, const BackendSecrets& secrets,
-                                               const S3Options& options) {
+                                               const S3Options& options, Opening how) {
   const std::string* const profile = uri.find("profile");
   CACHALOT_TRY_ASSIGN(const bool is_of_instance, uri.flag("instance_keys", false));
   std::shared_ptr<S3KeySource> keys;
@@ -78,6 +78,7 @@ Result<std::shared_ptr<S3KeySource>> find_keys(const StorageUri& uri, const Back
         uri.shown.c_str(),
         secrets.s3_profile_file.empty() ? "~/.aws/credentials" : secrets.s3_profile_file.c_str());
   }
+  if (how == Opening::kOnlyChecked) return keys;
   // A file is there or not; a service may answer later.
   const Result<S3Keys> first = keys->take(base::SteadyClock::read() + kPatienceNs);
   const Code code = first ? Code::kIo : first.error().code;
@@ -107,7 +108,7 @@ Status check_is_there(S3Options& options) {
 
 }  // namespace
 
-OpenedBackend open_s3(const StorageUri& uri, const BackendSecrets& secrets) {
+OpenedBackend open_s3(const StorageUri& uri, const BackendSecrets& secrets, Opening how) {
   S3Options options;
   std::string_view place = uri.place;
   if (!place.starts_with("//")) {
@@ -135,7 +136,8 @@ OpenedBackend open_s3(const StorageUri& uri, const BackendSecrets& secrets) {
   if (!options.ca.empty() && ::access(options.ca.c_str(), R_OK) != 0)
     return Error::from_errno(errno, "storage \"%s\": ca file \"%.80s\"", uri.shown.c_str(),
                              options.ca.c_str());
-  CACHALOT_TRY_ASSIGN(options.keys, find_keys(uri, secrets, options));
+  CACHALOT_TRY_ASSIGN(options.keys, find_keys(uri, secrets, options, how));
+  if (how == Opening::kOnlyChecked) return std::unique_ptr<Backend>();
   CACHALOT_TRY(check_is_there(options));
   return make_s3_backend(options, prefix);
 }

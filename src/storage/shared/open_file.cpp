@@ -1,4 +1,5 @@
 #include "base/byte_size.h"
+#include "storage/backends.h"
 #include "storage/file/file_backend.h"
 #include "storage/open_kinds.h"
 #include "storage/shared/shared_directory.h"
@@ -16,7 +17,7 @@ Status refuse(const StorageUri& uri, const char* name, const char* instead) {
                      uri.shown.c_str(), name, instead);
 }
 
-OpenedBackend open_shared(const StorageUri& uri, os::Owners owners) {
+OpenedBackend open_shared(const StorageUri& uri, os::Owners owners, Opening how) {
   CACHALOT_TRY(refuse(uri, "sync", "none with shared=1: each host's file system decides"));
   CACHALOT_TRY(refuse(uri, "min_free_bytes", "limit= with shared=1"));
   SharedDirectoryOptions options;
@@ -30,16 +31,17 @@ OpenedBackend open_shared(const StorageUri& uri, os::Owners owners) {
                          limit->c_str());
     }
   }
+  if (how == Opening::kOnlyChecked) return std::unique_ptr<Backend>();
   return SharedDirectory::open(options);
 }
 
 }  // namespace
 
-OpenedBackend open_file(const StorageUri& uri, const BackendSecrets&) {
+OpenedBackend open_file(const StorageUri& uri, const BackendSecrets&, Opening how) {
   CACHALOT_TRY_ASSIGN(const bool is_foreign, uri.flag("allow_foreign", false));
   const os::Owners owners = is_foreign ? os::Owners::kAny : os::Owners::kTrusted;
   CACHALOT_TRY_ASSIGN(const bool is_shared, uri.flag("shared", false));
-  if (is_shared) return open_shared(uri, owners);
+  if (is_shared) return open_shared(uri, owners, how);
   CACHALOT_TRY(refuse(uri, "limit", "shared=1 beside it, or --storage-capacity"));
   FileOptions options;
   options.owners = owners;
@@ -47,6 +49,7 @@ OpenedBackend open_file(const StorageUri& uri, const BackendSecrets&) {
   CACHALOT_TRY_ASSIGN(options.sync, uri.flag("sync", false));
   CACHALOT_TRY_ASSIGN(options.min_free_bytes,
                       uri.number("min_free_bytes", 0, 0, std::uint64_t{1} << 62));
+  if (how == Opening::kOnlyChecked) return std::unique_ptr<Backend>();
   CACHALOT_TRY_ASSIGN(std::unique_ptr<FileBackend> backend, FileBackend::open(options));
   return std::unique_ptr<Backend>(std::move(backend));
 }
