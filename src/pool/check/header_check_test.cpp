@@ -184,12 +184,12 @@ TEST_F(HeaderCheckTest, OnlyTheServedOneOfTwoPoolsInAFileIsInUse) {
     create.huge_pages = create.populate = false;
     ASSERT_TRUE(Pool::create(create));
   }
-  for (const std::size_t served : {0, 1}) {
+  for (std::size_t served = 0; served < 2; ++served) {
     Result<Pool> pool = Pool::open({parts[served]});
     ASSERT_TRUE(pool) << pool.error().message;
     const Result<PoolKeeper> keeper = pool->serve({});
     ASSERT_TRUE(keeper) << keeper.error().message;
-    for (const std::size_t part : {0, 1}) {
+    for (std::size_t part = 0; part < 2; ++part) {
       const Result<FsckReport> report = check_pool_at({parts[part]}, {});
       ASSERT_TRUE(report) << report.error().message;
       EXPECT_EQ(report->keeper, part == served ? KeeperPlace::kHere : KeeperPlace::kNone) << part;
