@@ -245,11 +245,10 @@ class NoncoherentDomain final : public Domain {
   }
 
   void note(const void* to, std::size_t bytes) const {
-    const void* const overflow = read_back_->note(to, bytes);
-    if (overflow != nullptr) {
+    read_back_->note_stripes(to, bytes, [this](const void* line) {
       _mm_mfence();
-      read_again(overflow);
-    }
+      read_again(line);
+    });
   }
 
   void read_again(const void* line) const {

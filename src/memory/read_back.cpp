@@ -2,7 +2,6 @@
 
 #include <atomic>
 
-#include "memory/interleave.h"
 #include "memory/line.h"
 
 namespace cachalot::memory {

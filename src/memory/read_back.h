@@ -9,8 +9,11 @@
 // @threads  every thread has a list of its own
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+
+#include "memory/interleave.h"
 
 namespace cachalot::memory {
 
@@ -18,8 +21,21 @@ class ReadBack {
  public:
   ReadBack();
 
-  // Remembers a write of this domain. @return a line to be read back now, or null
+  // Remembers a write of this domain, inside one stripe. @return a line to be read back now, or null
   const void* note(const void* to, std::size_t bytes) const;
+
+  // The same of a write of any length: in a pool that has grown a block may lie on two devices, one behind the other.
+  // Calls read_now(line) for each line that is to be read back now.
+  template <class F>
+  void note_stripes(const void* to, std::size_t bytes, F&& read_now) const {
+    for (const auto* at = static_cast<const std::byte*>(to); bytes != 0;) {
+      const std::size_t left = kStripeBytes - reinterpret_cast<std::uintptr_t>(at) % kStripeBytes;
+      const std::size_t here = std::min(bytes, left);
+      if (const void* const line = note(at, here); line != nullptr) read_now(line);
+      at += here;
+      bytes -= here;
+    }
+  }
 
   // Takes the next of this thread's lines off the list. @return null when there is none
   const void* next() const;

@@ -31,6 +31,19 @@ TEST(ReadBack, KeepsTheLastLineOfEveryStripeAndForgetsWhatItGaveBack) {
   EXPECT_EQ(drain(list), std::set<const void*>());
 }
 
+TEST(ReadBack, KeepsALineOfEveryStripeThatOneWriteReaches) {
+  const ReadBack list;
+  std::set<const void*> at_once;
+  list.note_stripes(at(kStripe + 4096), 2 * kStripe,
+                    [&](const void* line) { at_once.insert(line); });
+  EXPECT_EQ(drain(list),
+            (std::set{at(2 * kStripe - 64), at(3 * kStripe - 64), at(3 * kStripe + 4096 - 64)}));
+  EXPECT_TRUE(at_once.empty());
+  list.note_stripes(at(kStripe), 40 * kStripe, [&](const void* line) { at_once.insert(line); });
+  EXPECT_FALSE(at_once.empty());
+  EXPECT_EQ(drain(list).size() + at_once.size(), 40u);
+}
+
 TEST(ReadBack, GivesBackAtOnceWhatDoesNotFit) {
   const ReadBack list;
   std::size_t at_once = 0;

@@ -36,6 +36,9 @@ Result<PoolKeeper> PoolKeeper::prepare(const Access& access, KeeperOptions optio
     if (access.expansions == nullptr) return {};
     return access.expansions->flush();
   };
+  options.flush_page = [&access](std::uint64_t offset) -> Status {
+    return os::flush_to_file(access.region.at(offset), kPageBytes, "pool");
+  };
   options.takeover_threads = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
   PoolKeeper waiting;
   waiting.host_ = options.host;

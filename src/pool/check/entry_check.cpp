@@ -232,7 +232,8 @@ void EntryCheck::check_payloads(std::uint32_t threads) {
           const std::uint32_t slot = blocks_[block].slot;
           Entry entry{}, after{};
           if (slot == kNoBlock || !access_.region.read_as(access_.layout.entry(slot), entry) ||
-              entry.state != kEntryLive || entry.block != block) {
+              entry.state != kEntryLive || entry.block != block ||
+              entry.length > access_.geometry.block_bytes) {  // it is another one by now
             continue;
           }
           const BlockUse use{block, entry.generation};

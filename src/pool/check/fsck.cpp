@@ -33,7 +33,7 @@ Result<MappedPool> map_to_read(const HeaderReport& headers) {
 Result<KeeperPlace> find_keeper(const MappedPool& pool) {
   for (std::uint32_t area = 0; area < kKeeperSlots; ++area) {
     CACHALOT_TRY_ASSIGN(const std::optional<std::int64_t> holder,
-                        os::who_holds(pool.first_file().fd(), kFirstKeeperLock + area));
+                        find_lock_holder(pool.first_file(), kFirstKeeperLock + area));
     if (holder) return KeeperPlace::kHere;
   }
   if (pool.access().geometry.hosts == 1) return KeeperPlace::kNone;
@@ -71,7 +71,7 @@ Status check_no_keeper(const FsckReport& report) {
 // A client writes its lines while they are read, also without a keeper.
 bool has_clients(const MappedPool& pool) {
   for (std::uint32_t client = 0; client < pool.access().geometry.clients; ++client) {
-    const auto holder = os::who_holds(pool.first_file().fd(), kFirstClientLock + client);
+    const auto holder = find_lock_holder(pool.first_file(), kFirstClientLock + client);
     if (holder && holder->has_value()) return true;
   }
   return pool.access().geometry.hosts > 1;
@@ -81,8 +81,7 @@ bool has_clients(const MappedPool& pool) {
 // keeper's view decides, as it does at an attach.
 bool is_idle(const Pool& pool, std::uint32_t client) {
   const Access& access = pool.access();
-  const int fd = pool.devices().file(0).fd();
-  const auto holder = os::who_holds(fd, kFirstClientLock + client);
+  const auto holder = find_lock_holder(pool.devices().file(0), kFirstClientLock + client);
   if (!holder || holder->has_value()) return false;
   if (access.geometry.hosts == 1) return true;
   return (pool.state().read_view(client).flags & (kViewOpen | kViewHeld)) == 0;

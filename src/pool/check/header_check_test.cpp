@@ -173,5 +173,29 @@ TEST_F(HeaderCheckTest, AServedPoolIsCheckedAndNotRepaired) {
   EXPECT_NE(std::string(repaired.error().message).find("cachalot stop"), std::string::npos);
 }
 
+// The locks of a pool in a part of a file are its own.
+TEST_F(HeaderCheckTest, OnlyTheServedOneOfTwoPoolsInAFileIsInUse) {
+  ASSERT_TRUE(os::SharedFile::create(path("both"), 64 << 20, {}));
+  const std::string parts[] = {path("both") + "@0+16MiB", path("both") + "@32MiB+32MiB"};
+  for (const std::string& part : parts) {
+    CreateOptions create;
+    create.paths = {part};
+    create.geometry = small_geometry();
+    create.huge_pages = create.populate = false;
+    ASSERT_TRUE(Pool::create(create));
+  }
+  for (std::size_t served = 0; served < 2; ++served) {
+    Result<Pool> pool = Pool::open({parts[served]});
+    ASSERT_TRUE(pool) << pool.error().message;
+    const Result<PoolKeeper> keeper = pool->serve({});
+    ASSERT_TRUE(keeper) << keeper.error().message;
+    for (std::size_t part = 0; part < 2; ++part) {
+      const Result<FsckReport> report = check_pool_at({parts[part]}, {});
+      ASSERT_TRUE(report) << report.error().message;
+      EXPECT_EQ(report->keeper, part == served ? KeeperPlace::kHere : KeeperPlace::kNone) << part;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cachalot::pool

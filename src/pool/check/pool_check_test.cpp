@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "memory/forwarding_domain.h"
 #include "pool/check/mend.h"
 #include "pool/format/notes.h"
 #include "pool/keeper/keeper_line.h"
@@ -378,6 +379,34 @@ TEST_F(PoolCheckTest, AClientsLineThatIsOlderThanTheKeepersView) {
   pool_.put_line(layout().client_line(0), line);
   EXPECT_EQ(check(), std::vector<FaultKind>{FaultKind::kClientContent});
   repair(kAll);
+}
+
+// Between two reads of a line, a process wrote it.
+class ChangingDomain final : public memory::ForwardingDomain {
+ public:
+  explicit ChangingDomain(memory::Domain& inner) : ForwardingDomain(inner) {}
+  const void* at = nullptr;
+  memory::Line by_itself{};  // what a read of this line alone says
+
+  void read_lines(const void* from, std::size_t count, memory::Line* lines) override {
+    ForwardingDomain::read_lines(from, count, lines);
+    if (from == at && count == 1) lines[0] = by_itself;
+  }
+};
+
+TEST_F(PoolCheckTest, AnEntryThatChangesWhileItIsCheckedIsLookedAtAgain) {
+  ChangingDomain domain(pool_.domain());
+  Result<Access> access =
+      make_access(this->access().id, this->access().geometry, this->access().view, domain);
+  ASSERT_TRUE(access) << access.error().message;
+  const std::uint64_t offset = layout().entry(pool_.slot_of(hash_of(1)));
+  Entry entry = pool_.entry_of(hash_of(1));
+  entry.length = 0xffffffc0u;  // more than the whole pool has
+  domain.at = access->region.at(offset);
+  domain.by_itself = memory::to_line(entry);
+  access->region.seal(domain.by_itself, offset);
+  FaultLog log(10);
+  EXPECT_EQ(check_pool(*access, 1, log).figures.payloads, kAll.size() - 1);
 }
 
 TEST_F(PoolCheckTest, ABlockTooManyIsMissedInTheAccounting) {

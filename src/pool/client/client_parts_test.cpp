@@ -1,6 +1,7 @@
 // The parts of a client that need no keeper, each by itself.
 #include <utility>
 
+#include "memory/forwarding_domain.h"
 #include "pool/client/granted_blocks.h"
 #include "pool/expansion/expansion_memory.h"
 #include "testing/pool/test_pool.h"
@@ -193,6 +194,68 @@ TEST_F(ClientPartsTest, ABlockThatCannotBeAccessedIsNotTakenWhileTheKeeperCannot
   const Result<BlockUse> second = grants.take();
   EXPECT_FALSE(second) << second->block;
   EXPECT_EQ(grants.held(), 1u);  // to be returned
+}
+
+// Knows whether stores into payloads are ordered when the client says that it returns blocks.
+class OrderedReturns final : public memory::ForwardingDomain {
+ public:
+  OrderedReturns(memory::Domain& inner, const Layout& layout, const std::byte* base)
+      : ForwardingDomain(inner), layout_(layout), base_(base) {}
+  std::uint32_t returns = 0, unordered = 0;
+
+  void write_bulk(void* to, const void* from, std::size_t bytes, memory::FusedHash* hash) override {
+    has_stored_ = true;
+    ForwardingDomain::write_bulk(to, from, bytes, hash);
+  }
+  void write_lines(void* to, const memory::Line* lines, std::size_t count) override {
+    const auto offset = static_cast<std::uint64_t>(static_cast<std::byte*>(to) - base_);
+    const bool is_request = offset >= layout_.request_rings && offset < layout_.directory;
+    if (is_request && rpc::op_of(lines[0]) == static_cast<std::uint8_t>(Op::kGiveBack)) {
+      ++returns;
+      unordered += has_stored_;
+    }
+    ForwardingDomain::write_lines(to, lines, count);
+  }
+  void order() override {
+    has_stored_ = false;
+    ForwardingDomain::order();
+  }
+  void complete() override {
+    has_stored_ = false;
+    ForwardingDomain::complete();
+  }
+
+ private:
+  const Layout& layout_;
+  const std::byte* const base_;
+  bool has_stored_ = false;
+};
+
+// The next holder of the block stores into it: what this client stored must not come after that.
+TEST_F(ClientPartsTest, ABlockIsReturnedOnlyAfterWhatWasStoredIntoIt) {
+  KeeperOptions keeper;
+  keeper.max_grants = 1;
+  pool_.start_keeper(keeper);
+  const Access& seen = pool_.access();
+  OrderedReturns domain(pool_.domain(), seen.layout, seen.view.bases[0]);
+  LimitedMemory memory;
+  memory.limit = seen.geometry.blocks;
+  Result<Access> access = make_access(seen.id, seen.geometry, seen.view, domain);
+  ASSERT_TRUE(access) << access.error().message;
+  access->expansions = &memory;
+  pool_.client_access = *access;
+  const auto client = pool_.attach(kSlot);
+  const std::vector<std::byte> bytes = payload_of(1, 200);
+  const PutItem items[] = {{hash_of(1), bytes}, {hash_of(2), bytes}};
+  Verdict verdicts[2];
+  const Status put = client->put(nullptr, items, verdicts);
+  ASSERT_FALSE(put);
+  EXPECT_EQ(put.error().code, Code::kNoSpace);  // for the second one
+  memory.limit = 0;                             // its device is given up
+  client->return_inaccessible();
+  EXPECT_EQ(domain.returns, 1u);
+  EXPECT_EQ(domain.unordered, 0u);
+  EXPECT_EQ(client->grants().held(), 0u);
 }
 
 TEST_F(ClientPartsTest, CountersArePublishedFromBeginToEnd) {

@@ -83,6 +83,28 @@ TEST_F(PinTest, APinOutlivesItsKeeper) {
   EXPECT_EQ(count(KeeperCounter::kLimbo), 0u);
 }
 
+// What it says of its client cannot be read then: the client's own line says that it pins.
+TEST_F(PinTest, APinOutlivesAKeeperThatDiesInsideItsLineOfTheClient) {
+  const auto writer = pool_.attach(0, as_process(7));
+  const auto client = reader();
+  pool_.put(*writer, 1, 4);
+  const auto pin = client->pin();
+  ASSERT_TRUE(pin);
+  const std::uint64_t view = pool_.access().layout.view_line(keeper_slot(), 1);
+  pool_.kill_keeper();
+  pool_.damage(view);
+  start();
+  EXPECT_GT(count(KeeperCounter::kLimbo), 0u);
+  pool_.kill_keeper();
+  start();
+  EXPECT_GT(count(KeeperCounter::kLimbo), 0u);
+  ASSERT_TRUE(client->reattach(0));
+  EXPECT_GT(count(KeeperCounter::kLimbo), 0u);
+  client->unpin(*pin);
+  pool_.keeper().tend();
+  EXPECT_EQ(count(KeeperCounter::kLimbo), 0u);
+}
+
 // A client that gives up an attach states in its line that it stores no more; it may still read.
 TEST_F(PinTest, APinOutlivesAnAttachmentThatNobodyAnswered) {
   const auto writer = pool_.attach(0, as_process(7));

@@ -123,11 +123,12 @@ void Blocks::quarantine_all() {
 void Blocks::offer_free() {
   for (std::uint32_t block = 0; block < table_.size(); ++block) {
     if (table_.use(block).state != BlockState::kFree) continue;
-    if (block >= usable_) {
-      table_.set_state(block, BlockState::kAbsent);
-    } else if (limbo_.has_readers()) {
+    // Also on a device that is given up: it stays until these reads have ended.
+    if (limbo_.has_readers() && block < there_) {
       table_.set_state(block, BlockState::kLimbo);
       limbo_.add(block);
+    } else if (block >= usable_) {
+      table_.set_state(block, BlockState::kAbsent);
     } else if (table_.use(block).generation == kLastGeneration) {
       table_.set_state(block, BlockState::kBad);
     } else {

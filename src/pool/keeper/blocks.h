@@ -32,7 +32,8 @@ class Blocks {
         table_(access.geometry.blocks),
         ledger_(access, table_),
         limbo_(access),
-        usable_(access.layout.first_blocks) {}
+        usable_(access.layout.first_blocks),
+        there_(usable_) {}
   Blocks(const Blocks&) = delete;
   Blocks& operator=(const Blocks&) = delete;
 
@@ -47,8 +48,13 @@ class Blocks {
   // Blocks, from 0 on, that are handed out, and how many of them may be live at once.
   std::uint32_t usable() const { return usable_; }
   std::uint32_t capacity() const { return usable_ - access_.geometry.spare_blocks(); }
-  // Before a takeover: how many its blocks are. @param usable  at least the first device's
-  void begin_with(std::uint32_t usable) { usable_ = usable; }
+  // Before a takeover: how many its blocks are.
+  // @param usable  at least the first device's
+  // @param there   all that have memory: those from `usable` on are on a device that is given up
+  void begin_with(std::uint32_t usable, std::uint32_t there) {
+    usable_ = usable;
+    there_ = there;
+  }
   // Free blocks from `usable` on become absent, absent ones before it free. @cost a look at every block
   void set_usable(std::uint32_t usable);
   // Blocks from `first` on in this state, and those that clients may store into or read. @cost a look at each of them
@@ -114,6 +120,7 @@ class Blocks {
   Ledger ledger_;
   Limbo limbo_;
   std::uint32_t usable_;
+  std::uint32_t there_;  // at the takeover
 };
 
 }  // namespace cachalot::pool

@@ -72,6 +72,9 @@ struct KeeperOptions {
   std::function<std::uint64_t()> unix_s = {};
   // Writes the pool back to its files, where it lies in files, when the keeper has stopped in order. None: nothing does.
   std::function<Status()> flush = {};
+  // Writes the page of the first device that begins at `offset` back to its file. Asked once, before the keeper serves, if
+  // the last one had written all back.
+  std::function<Status(std::uint64_t offset)> flush_page = {};
   // Doorbells work between processes of one machine only.
   bool use_doorbells = true;
 

@@ -36,7 +36,8 @@ void Expansions::adopt() {
     table_.expansions.resize(there);
     table_.leaving = kNoBlock;
   }
-  blocks_.begin_with(std::min(blocks_on(access_, table_.expansions), table_.leaving));
+  const std::uint32_t blocks = blocks_on(access_, table_.expansions);
+  blocks_.begin_with(std::min(blocks, table_.leaving), blocks);
   publish(0);
 }
 

@@ -85,8 +85,8 @@ class ExpansionsTest : public testing::TestWithParam<DomainKind> {
 
   // A process of its own: what it has mapped no other one knows.
   struct Process {
-    explicit Process(Pool opened) : pool(std::move(opened)) {
-      Result<PoolClient> attached = pool.attach({});
+    explicit Process(Pool opened, const ClientOptions& options = {}) : pool(std::move(opened)) {
+      Result<PoolClient> attached = pool.attach(options);
       EXPECT_TRUE(attached) << (attached ? "" : attached.error().message);
       client = std::make_unique<PoolClient>(*std::move(attached));
     }
@@ -320,6 +320,39 @@ TEST_P(ExpansionsTest, WhatAClientHoldsInAdvanceKeepsADeviceUntilItIsReturned) {
   EXPECT_EQ(shrink(other, device), 0u);
   EXPECT_EQ(idle.put(6000, 50), 50u);
   EXPECT_EQ(other.read(6000, 50), 50u);
+}
+
+// The keeper that comes while the device is given up waits for them, too.
+TEST_P(ExpansionsTest, APinnedReadKeepsADeviceOverATakeover) {
+  const Process writer = process();
+  ClientOptions pins;
+  pins.pins = true;
+  const Process reader(open(), pins);
+  const Expansion device = grow(writer, "more");
+  ASSERT_EQ(writer.put(1, 600), 600u);
+  const Result<std::uint64_t> pin = reader.client->client().pin();
+  ASSERT_TRUE(pin) << pin.error().message;
+  const Access& access = reader.pool.access();
+  std::uint64_t name = 1;
+  Found found;
+  for (bool is_on_device = false; !is_on_device; name += is_on_device ? 0 : kChainBlocks) {
+    ASSERT_LT(name, 600u);
+    const BlockHash root = hash_of(name);
+    ASSERT_EQ(reader.client->client().lookup({&root, 1}, {&found, 1}), 1u);
+    is_on_device = found.entry.block > access.layout.first_blocks;
+  }
+  EXPECT_GT(shrink(writer, device), 0u);
+  stop_keeper();
+  start_keeper();
+  ASSERT_TRUE(writer.client->client().reattach(1'000'000'000));
+  EXPECT_GT(shrink(writer, device), 0u);
+  std::vector<std::byte> bytes;
+  access.for_each_extent(
+      found.entry.block, found.entry.length,
+      [&](std::byte* at, std::uint64_t n) { bytes.insert(bytes.end(), at, at + n); });
+  EXPECT_EQ(bytes, payload_of(name, length_of(name, kBlockBytes)));
+  reader.client->client().unpin(*pin);
+  EXPECT_EQ(shrink(writer, device), 0u);
 }
 
 TEST_P(ExpansionsTest, WhatCannotBeIsRefusedAndChangesNothing) {

@@ -77,6 +77,7 @@ void Keeper::begin_to_serve() {
 }
 
 void Keeper::see_first_clients() {
+  end_last_flush();
   base::reach(FailPoint::kTakeoverDone);
   tend();
 }
@@ -87,6 +88,19 @@ void Keeper::stop() {
   tend();
   reign_.end();
   if (options_.flush) flush();
+}
+
+// The last keeper's line is in the file, and says that all payloads are. With the first block that is stored anew this is not
+// true any more, and lines reach the file in any order: so this keeper's line is there before.
+void Keeper::end_last_flush() {
+  if (reign_.is_deposed() || !reign_.predecessor().is_flushed || !options_.flush_page) return;
+  const Status written = options_.flush_page(access_.layout.keeper_line(reign_.area()));
+  if (written) return;
+  base::log(
+      base::LogLevel::kError, "keeper",
+      "its line was not written back to the pool's file (%s): if the machine is restarted before "
+      "this keeper has stopped in order, the next one may publish blocks that were overwritten",
+      written.error().message);
 }
 
 // Only what was written back may be trusted without a look after the machine was restarted: Takeover.

@@ -149,6 +149,7 @@ class Keeper {
 
   void be_deposed();
   void flush();
+  void end_last_flush();
 
   // In the order of use: each part knows those above it.
   Access access_;

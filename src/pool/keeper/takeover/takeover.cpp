@@ -252,8 +252,8 @@ void Takeover::adopt_holders() {
   sessions_.adopt_unknown(unknown_blocks, is_holder_lost);
 }
 
-// The predecessor's view of the slot says it, or, where that line cannot be read, the client's own, if it
-// speaks of the incarnation that holds blocks.
+// The predecessor's view of the slot says it, or, where that line cannot be read, the client's own: of its process, unless
+// another incarnation than it names holds blocks; and in any case whether it may have pins.
 Takeover::LastClient Takeover::find_last_client(std::uint32_t client, std::uint32_t holding) const {
   LastClient last;
   ViewLine view{};
@@ -267,11 +267,12 @@ Takeover::LastClient Takeover::find_last_client(std::uint32_t client, std::uint3
     last.was_admitted = (view.flags & (kViewOpen | kViewHeld)) != 0;
   } else if (!is_blank(offset)) {
     last.is_view_lost = true;
-    if (access_.region.read_as(access_.layout.client_line(client), line) &&
-        line.incarnation == holding && line.incarnation != 0) {
-      last.session.process = identity_of(line);
-      last.session.pins = (line.flags & kClientPins) != 0;
-    }
+    if (!access_.region.read_as(access_.layout.client_line(client), line) || line.incarnation == 0)
+      return last;
+    last.session.pins = (line.flags & kClientPins) != 0;
+    if (holding != 0 && line.incarnation != holding) return last;
+    last.session.last_incarnation = line.incarnation;
+    last.session.process = identity_of(line);
   }
   return last;
 }

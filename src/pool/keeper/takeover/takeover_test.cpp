@@ -456,6 +456,43 @@ TEST_F(RestartedMachineTest, AfterAKeeperThatWroteAllBackTheyAreTrusted) {
   EXPECT_EQ(count(KeeperCounter::kLive), 7u);
 }
 
+// Pages reach a file in any order: blocks that were stored since, and nothing that says so.
+TEST_F(RestartedMachineTest, BlocksThatWereOverwrittenSinceTheLastFlushAreNotTrusted) {
+  const Access& access = pool_->access();
+  std::byte* const memory = access.view.bases[0];
+  std::vector<std::byte> file;
+  bool is_stopping = true;
+  KeeperOptions options = of_boot(1);
+  options.flush = [&] {
+    if (is_stopping) file.assign(memory, memory + access.view.bytes_each);
+    return Status();
+  };
+  options.flush_page = [&](std::uint64_t offset) {
+    std::memcpy(file.data() + offset, memory + offset, kPageBytes);
+    return Status();
+  };
+  fill(options);
+  pool_->stop_keeper();
+  is_stopping = false;
+  pool_->start_keeper(options);
+  ASSERT_TRUE(has(11) && has(12) && has(13));
+  {
+    const auto client = pool_->attach(0);
+    ASSERT_TRUE(client->requests().evict_everything());
+    for (std::uint64_t name = 1000; name < 1200; name += 10) pool_->put(*client, name, 10);
+  }
+  pool_->kill_keeper();
+  const std::uint64_t data = access.layout.data_offset;
+  std::memcpy(file.data() + data, memory + data, file.size() - data);
+  std::memcpy(memory, file.data(), file.size());
+  pool_->start_keeper(of_boot(2));
+  EXPECT_FALSE(has(11) || has(12) || has(13));
+  pool_->keeper().tend();
+  EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
+  store(1, 4, true);
+  EXPECT_TRUE(pool_->keeper().is_valid());
+}
+
 TEST_F(RestartedMachineTest, AfterAKeeperThatCouldNotWriteThemBackTheyAreProved) {
   KeeperOptions options = of_boot(1);
   options.flush = [] { return Status(Error::make(Code::kIo, "the disk is full of holes")); };
