@@ -6,7 +6,8 @@
 //   1. A put that was reported as done is found by get and list, also after the death of this process, until
 //      remove() or, if the backend has a limit of its own, until the backend drops it.
 //   2. An object is replaced or removed as a whole. A get never returns a head with a part of another body.
-//   3. After a call has returned, the backend accesses none of the caller's memory.
+//   3. After a call has returned, the backend accesses none of the caller's memory. After the process has been killed, no
+//      request that is still in flight writes there: it may be a pool's, which another client uses by then.
 //   4. A call returns at about its deadline, whatever the backend's other side does. (The operating system
 //      may keep a local disk's call longer: memory that a device writes to cannot be taken back.)
 //
@@ -55,7 +56,7 @@ struct Space {
 
 struct BackendTraits {
   std::string name;               // "file": in messages and metrics
-  std::uint32_t align_bytes = 1;  // pieces that are aligned so are not copied
+  std::uint32_t align_bytes = 1;  // pieces of a put that are aligned so are not copied
   bool is_shared = false;         // others may put and remove objects, too
   // A put of the size of a removed object finds room at once, also on a full disk.
   bool reuses_space = false;

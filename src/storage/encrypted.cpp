@@ -144,12 +144,19 @@ Status EncryptedBackend::encrypt(const Put& put, Sealed& sealed) const {
   }
   const std::uint64_t bytes = head.body_bytes();
   sealed.bytes = AlignedBytes((bytes + 4095) / 4096 * 4096);
-  ObjectCipher cipher(key_, head, ObjectCipher::Way::kEncrypt);
   std::byte* to = sealed.bytes.data();
   for (const Bytes& piece : put.body) {
-    cipher.update(to, piece.data(), piece.size());
+    if (!piece.empty()) std::memcpy(to, piece.data(), piece.size());
     to += piece.size();
   }
+  // The tag proves what is encrypted, so this must be what was sealed: pool memory may have another block by now.
+  const Bytes copy(sealed.bytes.data(), bytes);
+  if (seal_of(put.head, {&copy, 1}) != put.head.seal) {
+    return Error::make(Code::kStale, "object %.32s…: has changed since it was sealed",
+                       block_hash::to_hex(head.key.block).c_str());
+  }
+  ObjectCipher cipher(key_, head, ObjectCipher::Way::kEncrypt);
+  cipher.update(sealed.bytes.data(), sealed.bytes.data(), bytes);
   if (!cipher.end(head.tag)) return Error::make(Code::kInternal, "storage: encryption failed");
   sealed.pieces[0] = {sealed.bytes.data(), head.payload_bytes};
   sealed.pieces[1] = {sealed.bytes.data() + head.payload_bytes, bytes - head.payload_bytes};

@@ -124,6 +124,31 @@ TEST(EncryptedTest, AnObjectUnderAnotherKeyIsRefused) {
   EXPECT_EQ(get_all(*backend, chain), (std::vector<bool>{false, true}));
 }
 
+// A payload lies in pool memory: right after the store has looked, it may be another block's.
+TEST(EncryptedTest, APayloadThatChangesAfterItWasSealedIsNotStored) {
+  FakeBackend::Disk disk;
+  const std::unique_ptr<Store> store = Store::make(encrypted(disk), {});
+  for (std::uint64_t name = 1; name <= 5; ++name) {
+    Chain chain(name, 3, 4096, 2);
+    std::vector<std::vector<Bytes>> payloads;
+    std::vector<BlockPut> blocks;
+    for (std::size_t i = 0; i < 3; ++i) payloads.push_back(chain.payload(i));
+    for (std::size_t i = 0; i < 3; ++i)
+      blocks.push_back({chain.hashes()[i], payloads[i], chain.tokens(i)});
+    const std::size_t first = name == 1 ? 1 : 0;
+    EXPECT_EQ(store->put(kSpace, nullptr, blocks, soon(),
+                         [&] {
+                           for (std::size_t i = first; i < 3; ++i)
+                             chain.data(i)[100] ^= std::byte{1};
+                           return std::size_t{3};
+                         }),
+              first);
+  }
+  EXPECT_EQ(disk.count(), 1u);
+  EXPECT_TRUE(store->is_up());
+  EXPECT_EQ(store->counts().failed_puts, 14u);
+}
+
 TEST(EncryptedTest, APlainObjectIsRefusedWhenAKeyIsGiven) {
   FakeBackend::Disk disk;
   Chain chain(1, 1, 4096);

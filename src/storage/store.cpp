@@ -518,8 +518,8 @@ void Store::finish_put(Batch& batch, const Status& whole) {
         tell_full(status);
       } else if (is_refused(status)) {
         refusal = status;
-      } else if (outcome) {
-        outcome = status;
+      } else if (outcome && status.error().code != Code::kStale) {
+        outcome = status;  // but not of a payload that has changed: no backend failed
       }
       add(counters_.failed_puts, 1);
       catalogue_.release(put.head.body_bytes(), 1);

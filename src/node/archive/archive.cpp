@@ -59,7 +59,8 @@ Archive::Archive(pool::Pool& pool, pool::Keeper& keeper,
       sources_(pointers(stores_)),
       stuck_after_ns_(kStepsOfStuck * options.io_timeout_ns),
       fetched_(std::any_of(stores_.begin(), stores_.end(),
-                           [](const auto& store) { return store->traits().is_written; })),
+                           [](const auto& store) { return store->traits().is_written; }),
+               2 * std::size_t{pool.access().geometry.blocks}),
       fetcher_(pool, sources_, fetched_, options),
       finder_(sources_, fetcher_, options.queued_fetches) {
   for (const auto& store : stores_) {

@@ -375,6 +375,25 @@ TEST_P(ArchiveTest, FetchedBlocksThatNobodyUsedAreCounted) {
   EXPECT_EQ(counts.unused_blocks, 10u);
 }
 
+// As peers and a directory: the directory's archiver hears of blocks that it has not.
+TEST_P(ArchiveTest, UnusedBlocksOfAStoreThatIsNotWrittenAreCountedToo) {
+  start();
+  const std::vector<BlockHash> wanted = chain(1, 10), unwanted = chain(2, 10);
+  store(wanted), store(unwanted);
+  drain();
+  lose_pool();
+  disk_.is_written = false;
+  has_second_ = true;
+  start({.policy = WritePolicy::kSelective, .selective_uses = 100});
+  prefetch(wanted), prefetch(unwanted);
+  EXPECT_EQ(load(wanted), 10u);
+  drain();
+  for (std::uint64_t name = 3; name < 12; ++name) store(chain(name, 10));
+  drain();
+  EXPECT_EQ(archive_->counts().fetched_blocks, 20u);
+  EXPECT_EQ(archive_->counts().unused_blocks, 10u);
+}
+
 TEST_P(ArchiveTest, AFullPoolMakesRoomForAChainButNotInIt) {
   lose_pool(64);
   start();

@@ -46,10 +46,13 @@ class ArchiveTest : public ::testing::TestWithParam<memory::DomainKind>, public 
     Result<pool::PoolKeeper> keeper = pool_->serve({});
     ASSERT_TRUE(keeper) << keeper.error().message;
     keeper_.emplace(*std::move(keeper));
-    if (has_storage_)
-      archive_.emplace(*pool_, keeper_->keeper(),
-                       storage::Store::make(std::make_unique<storage::FakeBackend>(disk_), limits),
-                       options);
+    std::vector<std::unique_ptr<storage::Store>> stores;
+    for (storage::FakeBackend::Disk* const disk : {&disk_, &second_disk_}) {
+      if (disk == &disk_ || has_second_)
+        stores.push_back(
+            storage::Store::make(std::make_unique<storage::FakeBackend>(*disk), limits));
+    }
+    if (has_storage_) archive_.emplace(*pool_, keeper_->keeper(), std::move(stores), options);
     ends_ = false;
     thread_ = std::thread([this] { EXPECT_TRUE(keeper_->run(ends_, check_)); });
     const Status attached = attach(path_);
@@ -113,8 +116,8 @@ class ArchiveTest : public ::testing::TestWithParam<memory::DomainKind>, public 
   std::string path_;
   std::uint32_t capacity_ = 64;
   decltype(storage::FakeBackend::Disk::objects) objects_elsewhere_;
-  bool has_storage_ = true;
-  storage::FakeBackend::Disk disk_;
+  bool has_storage_ = true, has_second_ = false;
+  storage::FakeBackend::Disk disk_, second_disk_;
   std::optional<pool::Pool> pool_;
   std::optional<pool::PoolKeeper> keeper_;
   std::optional<Archive> archive_;

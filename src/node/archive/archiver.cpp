@@ -135,11 +135,9 @@ void Archiver::on_published(const pool::PublishedBlock& block) {
   ++published_since_reserve_;
   const std::optional<ObjectKey> key = key_of(number);
   if (!key) return;
-  if (store_.touch(*key)) {
-    states_[number].is_unused = fetched_.contains(*key);
-    return;
-  }
-  if (options_.policy == WritePolicy::kThrough) queue(number);
+  // It may have come from another store, or a peer.
+  states_[number].is_unused = fetched_.contains(*key);
+  if (!store_.touch(*key) && options_.policy == WritePolicy::kThrough) queue(number);
 }
 
 void Archiver::on_removed(std::uint32_t block, const BlockHash& hash) {

@@ -160,7 +160,8 @@ void Fetcher::begin_in_pool(Request& request) {
   std::vector<BlockHash> before;  // the nearest first
   std::optional<storage::ObjectHead> head = sources_.find({request.space, request.hashes.front()});
   const std::size_t capacity = pool_.state().capacity_blocks();
-  while (head && !head->is_root()) {
+  while (head && !head->is_root() && !stop_) {
+    step_ns_.store(base::SteadyClock::read(), std::memory_order_relaxed);
     if (before.size() + request.hashes.size() >= capacity) return;
     const BlockHash parent = head->parent;
     pool::Found found;

@@ -124,6 +124,27 @@ TEST_P(SharedStorageTest, AChainOfAnotherHostMayGoOnWhereThePoolEnds) {
   EXPECT_EQ(load(hashes), 30u);
 }
 
+// Each block before the one that is asked for is a round trip.
+TEST_P(SharedStorageTest, AKeeperEndsThoughTheBeginningOfAChainIsStillAskedFor) {
+  disk_.is_shared = true;
+  lose_pool(capacity_ = 600);
+  start();
+  const std::vector<BlockHash> hashes = chain(1, 500);
+  put_elsewhere(hashes);
+  const auto calls = std::make_shared<std::atomic<int>>(0);
+  {
+    const std::lock_guard lock(disk_.mutex);
+    disk_.on_heads = [calls] {
+      ++*calls;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    };
+  }
+  EXPECT_TRUE(prefetch(std::span(hashes).last(1), 0).is_asking);
+  while (*calls < 5) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  stop();
+  EXPECT_LT(*calls, 400);
+}
+
 TEST_P(SharedStorageTest, StorageThatDoesNotAnswerHoldsUpNoCallLongerThanItWaits) {
   disk_.is_shared = true;
   start();

@@ -23,6 +23,8 @@ constexpr std::uint64_t kLookNs = 250'000'000;
 // Of a message beside its payload: topic, frames, allocations; and what each peer's queue has of it.
 constexpr std::uint64_t kMessageBytes = 512;
 constexpr std::uint64_t kQueuedBytes = 192;
+// That a peer may send: at once, and for each second of its connection.
+constexpr std::uint64_t kMostSentBytes = 256u << 10, kSentBytesPerS = 256;
 
 // 0: not open.
 std::uint64_t inode_of(int descriptor) {
@@ -37,13 +39,18 @@ int waiting_bytes(int descriptor) {
   return ioctl(descriptor, SIOCOUTQ, &bytes) == 0 ? bytes : 0;    // a local socket
 }
 
-// Bytes that the peer has taken so far. A local socket does not count them: that its queue has changed is enough.
-std::uint64_t taken_bytes(int descriptor, int waiting) {
+// Nothing: it is a local socket, which does not count its bytes.
+std::optional<tcp_info> info_of(int descriptor) {
   tcp_info info{};
   socklen_t size = sizeof info;
-  if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) == 0)
-    return info.tcpi_bytes_acked;
-  return static_cast<std::uint64_t>(waiting);
+  if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
+  return info;
+}
+
+// Bytes that the peer has taken so far. Of a local socket it is enough that its queue has changed.
+std::uint64_t taken_bytes(int descriptor, int waiting) {
+  const std::optional<tcp_info> info = info_of(descriptor);
+  return info ? info->tcpi_bytes_acked : static_cast<std::uint64_t>(waiting);
 }
 
 struct Event {
@@ -103,6 +110,7 @@ void Peers::tend() {
     disconnect(peer, "too many are connected");
   }
   const std::uint64_t now_ns = base::SteadyClock::read();
+  end_senders(now_ns);
   if (now_ns < next_look_ns_) return;
   next_look_ns_ = now_ns + kLookNs;
   look();
@@ -126,8 +134,21 @@ void Peers::hear_of_connections() {
     if (event->kind == ZMQ_EVENT_DISCONNECTED) {
       peers_.erase(event->descriptor);
     } else {
-      peers_[event->descriptor] = {.inode = inode_of(event->descriptor), .number = ++connections_};
+      peers_[event->descriptor] = {.inode = inode_of(event->descriptor),
+                                   .number = ++connections_,
+                                   .since_ns = base::SteadyClock::read()};
     }
+  }
+}
+
+void Peers::end_senders(std::uint64_t now_ns) {
+  for (auto peer = peers_.begin(); peer != peers_.end();) {
+    const auto here = peer++;
+    const std::uint64_t seconds =
+        (now_ns - std::min(now_ns, here->second.since_ns)) / 1'000'000'000;
+    const std::optional<tcp_info> info = info_of(here->first);
+    if (info && info->tcpi_bytes_received > kMostSentBytes + seconds * kSentBytesPerS)
+      disconnect(here, "it sends more than requests");
   }
 }
 
@@ -171,7 +192,10 @@ void Peers::disconnect(Entry peer, const char* reason) {
               " bytes are not read; said once a minute",
               name_, reason, peers_.size(), unread_bytes());
   }
-  if (inode_of(peer->first) == peer->second.inode) shutdown(peer->first, SHUT_RDWR);
+  // Over TCP a shutdown would still let in what the peer sends: this resets the connection.
+  const sockaddr none{.sa_family = AF_UNSPEC, .sa_data = {}};
+  if (inode_of(peer->first) == peer->second.inode && connect(peer->first, &none, sizeof none) != 0)
+    shutdown(peer->first, SHUT_RDWR);
   peers_.erase(peer);
 }
 

@@ -5,6 +5,10 @@
 // If there are too many peers, or too much waits, peers that take nothing are disconnected, or, if there is none,
 // the one that takes the least. ZeroMQ frees what waited for them, and they may connect again.
 //
+// ZeroMQ keeps what peers send: each subscription, and all frames of a message until its last one. So a peer that sends more
+// than subscriptions and requests take is disconnected, too. A local socket does not count what it was sent: there this is
+// not limited.
+//
 // @threads one, that of the socket
 #pragma once
 
@@ -45,8 +49,9 @@ class Peers {
 
  private:
   struct Peer {
-    std::uint64_t inode = 0;       // of its socket: a descriptor may be another's by now
-    std::uint64_t number = 0;      // grows with each connection
+    std::uint64_t inode = 0;   // of its socket: a descriptor may be another's by now
+    std::uint64_t number = 0;  // grows with each connection
+    std::uint64_t since_ns = 0;
     std::uint64_t taken = 0;       // bytes, since the connection began
     std::uint64_t last_taken = 0;  // bytes, between the last two looks
     bool is_behind = false;        // bytes that were sent wait here
@@ -54,6 +59,7 @@ class Peers {
   using Entry = std::map<int, Peer>::iterator;
 
   void hear_of_connections();
+  void end_senders(std::uint64_t now_ns);
   void look();
   std::uint64_t unread_bytes() const;
   Entry slowest();

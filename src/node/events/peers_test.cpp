@@ -2,13 +2,18 @@
 
 #include "node/events/peers.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <deque>
+#include <thread>
 
 #include "node/events/test_wire.h"
+#include "os/file_descriptor.h"
 
 namespace cachalot::events {
 namespace {
@@ -109,6 +114,54 @@ TEST_P(PeersTest, OneConnectionTooManyIsRefused) {
   while (!refused.has_live()) {  // it tries again
     publish();
     rest();
+  }
+}
+
+// A connection of ZeroMQ's protocol 3.0, written byte by byte.
+os::FileDescriptor connect_as(const std::string& type, const std::string& endpoint) {
+  os::FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port =
+      htons(static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))));
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
+  std::string greeting(64, '\0');
+  greeting.replace(0, 1, "\xff").replace(9, 2, "\x7f\x03").replace(12, 4, "NULL");
+  const std::string ready = std::string("\x05READY\x0bSocket-Type") + std::string(3, '\0') +
+                            static_cast<char>(type.size()) + type;
+  const std::string all = greeting + '\x04' + static_cast<char>(ready.size()) + ready;
+  EXPECT_EQ(send(fd.get(), all.data(), all.size(), MSG_NOSIGNAL), static_cast<ssize_t>(all.size()));
+  // Its greeting and the head of its first command: what came before that would end the connection.
+  std::string answer(66, '\0');
+  EXPECT_EQ(recv(fd.get(), answer.data(), answer.size(), MSG_WAITALL),
+            static_cast<ssize_t>(answer.size()));
+  return fd;
+}
+
+// ZeroMQ would keep all frames of a message that does not end.
+TEST(EventPeers, OneThatSendsWithoutAnEndIsDisconnected) {
+  constexpr std::size_t kMost = 64u << 20;
+  Result<Sockets> sockets = Sockets::open({"tcp://127.0.0.1:*", "tcp://127.0.0.1:*"});
+  ASSERT_TRUE(sockets) << sockets.error().message;
+  const Endpoints& endpoints = sockets->endpoints();
+  std::string frames;
+  for (int i = 0; i < 1000; ++i) frames += "\x01\xff" + std::string(255, 'x');  // more follow
+  for (const auto& [type, endpoint] :
+       {std::pair("SUB", endpoints.live), std::pair("DEALER", endpoints.replay)}) {
+    const os::FileDescriptor fd = connect_as(type, endpoint);
+    std::size_t sent = 0;
+    bool is_ended = false;
+    while (!is_ended && sent < kMost) {
+      const std::size_t at = sent % frames.size();
+      const ssize_t some =
+          send(fd.get(), frames.data() + at, frames.size() - at, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (some > 0) sent += static_cast<std::size_t>(some);
+      is_ended = some < 0 && errno != EAGAIN;
+      sockets->tend();
+      if (some < 0) std::this_thread::yield();
+    }
+    EXPECT_TRUE(is_ended) << type << ": " << sent << " bytes were taken";
   }
 }
 

@@ -1,10 +1,16 @@
 #include "node/peers/directory.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 namespace cachalot::node {
 namespace {
 
+// Of one turn of clear(), which takes a second for all that may be known: the keeper asks meanwhile. A lock that is taken again
+// at once would be there for no other thread.
+constexpr std::size_t kTurnBlocks = 4096;
+constexpr auto kBetweenTurns = std::chrono::microseconds(20);
 // A bound for memory, 5 MB. Beyond it all doubts end, and peers are asked again.
 constexpr std::size_t kMostDoubts = 1u << 16;
 
@@ -55,11 +61,16 @@ void PeerDirectory::doubt(std::uint64_t peers, const storage::ObjectKey& key, st
 }
 
 void PeerDirectory::clear(std::uint32_t peer) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (blocks_of_[peer] == 0) return;
+  std::size_t turn = 0;
   for (auto at = blocks_.begin(); at != blocks_.end();) {
     at->second.owners &= ~bit_of(peer);
     at = at->second.owners == 0 ? blocks_.erase(at) : std::next(at);
+    if (++turn % kTurnBlocks != 0) continue;
+    lock.unlock();
+    std::this_thread::sleep_for(kBetweenTurns);
+    lock.lock();
   }
   blocks_of_[peer] = 0;
   std::erase_if(doubts_, [&](const auto& doubt) { return doubt.second.peers == bit_of(peer); });

@@ -10,7 +10,7 @@
 //      is a doubt, which ends by itself: the peer may have stored the block again meanwhile, and told so before the reader
 //      found out. Without an end the block would be a miss here for as long as the peer has it.
 //
-// @threads any; each call holds a lock for a moment, but clear(), which reads all
+// @threads apply(), clear(): one; the others: any. Each holds the lock for a moment at a time
 // @cost    about 100 bytes a block, however many peers have it
 #pragma once
 

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <atomic>
 #include <map>
 #include <set>
+#include <thread>
 
 namespace cachalot::node {
 namespace {
@@ -28,6 +30,36 @@ TEST(PeerDirectoryTest, ABlockIsThereAsLongAsAPeerHasIt) {
   directory.clear(63);
   EXPECT_FALSE(directory.find(key_of(1), 0));
   EXPECT_TRUE(directory.find(key_of(2), 0));
+}
+
+// The keeper asks while a peer with many blocks is lost: it does not wait until all are forgotten.
+TEST(PeerDirectoryTest, IsAskedWhileAPeerIsForgotten) {
+  constexpr std::uint64_t kBlocks = 300'000;
+  PeerDirectory directory(kBlocks);
+  std::vector<BlockNews> all;
+  for (std::uint64_t i = 1; i <= kBlocks; ++i) all.push_back(news(i));
+  bool is_between = false;  // a block was gone before one that was still there
+  for (int tries = 0; tries < 20 && !is_between; ++tries) {
+    directory.apply(3, all);
+    std::atomic<bool> begins{false}, has_ended{false};
+    std::thread keeper([&] {
+      while (!has_ended) {
+        bool is_any_gone = false;
+        for (std::uint64_t i = 1; i <= kBlocks; i += kBlocks / 64) {
+          const bool is_there = directory.find(key_of(i), 0).has_value();
+          is_between = is_between || (is_any_gone && is_there);
+          is_any_gone = is_any_gone || !is_there;
+        }
+        begins = true;
+      }
+    });
+    while (!begins) std::this_thread::yield();
+    directory.clear(3);
+    has_ended = true;
+    keeper.join();
+    EXPECT_EQ(directory.blocks(), 0u);
+  }
+  EXPECT_TRUE(is_between);
 }
 
 TEST(PeerDirectoryTest, APeerThatSaysAnotherLengthIsLeftOut) {

@@ -20,9 +20,11 @@ class FaultyLinkTest : public PeersTest {
   }
 
   // An owner of blocks, and a host that finds it behind the proxy: by a registry of its own.
-  void begin() {
+  // @param paths  1 or 2, by a proxy each
+  void begin(int paths = 1) {
     registry_.reset();
     proxy_.reset();
+    second_.reset();
     hosts_.clear();
     is_impatient_ = true;
     Host& owner = start(0, 1024);
@@ -34,8 +36,13 @@ class FaultyLinkTest : public PeersTest {
       return !records.empty();
     }));
     const std::string& address = owner.peers().addresses().at(0);
-    proxy_.emplace(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+    const auto port = static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
+    proxy_.emplace(port);
     record.addresses = {"tcp:127.0.0.1:" + std::to_string(proxy_->port())};
+    if (paths == 2) {
+      second_.emplace(port);
+      record.addresses.push_back("tcp:127.0.0.1:" + std::to_string(second_->port()));
+    }
     const std::string all = std::exchange(folder_, folder_ + "/behind_proxy");
     registry_ = *transfer::open_registry("file:" + folder_, changed_.key);
     const Status published = registry_->publish(record, base::SteadyClock::read() + 5 * kSecond);
@@ -89,7 +96,7 @@ class FaultyLinkTest : public PeersTest {
   }
 
   const BlockHash space_ = block_hash::make_namespace("a model").digest;
-  std::optional<TestProxy> proxy_;
+  std::optional<TestProxy> proxy_, second_;
   std::unique_ptr<transfer::Registry> registry_;
 };
 
@@ -109,6 +116,26 @@ TEST_P(FaultyLinkTest, ACutAnywhereCostsMissesAtMost) {
 TEST_P(FaultyLinkTest, ACutOfAnEncryptedLinkCostsMissesAtMost) {
   changed_.key = os::SecretKey{};
   expect_cuts_cost_misses_at_most();
+}
+
+// Messages take one path, which may be the lost one.
+TEST_P(FaultyLinkTest, NewsThatWereOnALostPathOfTwoAreToldAnew) {
+  for (const bool is_first : {true, false}) {
+    SCOPED_TRACE(is_first);
+    begin(2);
+    Host &owner = *hosts_[0], &host = *hosts_[1];
+    store(1);
+    proxy_->set(Mode::kHold);
+    second_->set(Mode::kHold);
+    const std::vector<BlockHash> hashes = owner.chain(2, kBlocks);
+    EXPECT_EQ(owner.store(hashes), kBlocks);
+    ASSERT_TRUE(comes_true([&] { return owner.peers().counts().untold_changes == 0; }));
+    (is_first ? proxy_ : second_)->set(Mode::kReset);
+    (is_first ? second_ : proxy_)->set(Mode::kPass);
+    EXPECT_TRUE(knows(host, 2 * kBlocks));
+    EXPECT_TRUE(comes_true([&] { return host.prefetch(hashes, kSecond) == kBlocks; }));
+    EXPECT_EQ(host.load(hashes), kBlocks);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Coherent, FaultyLinkTest, ::testing::Values(memory::DomainKind::kCoherent),

@@ -14,13 +14,16 @@ using pool::kNoBlock;
 using transfer::PeerId;
 
 constexpr std::uint32_t kQueuedChanges = 1u << 16;
+// More is not told while so much waits for a follower; of changes much more may.
+constexpr std::uint64_t kMostWaitingBytes = 4u << 20;
 constexpr auto kIdle = std::chrono::milliseconds(1);
 
 }  // namespace
 
-PeerFeed::PeerFeed(const pool::Access& access, Send send)
+PeerFeed::PeerFeed(const pool::Access& access, Send send, Waiting waiting)
     : access_(access),
       send_(std::move(send)),
+      waiting_(std::move(waiting)),
       changes_(access.domain(), kQueuedChanges),
       mirror_(access),
       thread_([this] { run(); }) {}
@@ -32,7 +35,7 @@ void PeerFeed::end() {
 
 void PeerFeed::add(PeerId follower) {
   const std::lock_guard lock(mutex_);
-  followers_[follower] = false;
+  followers_[follower] = {};
 }
 
 void PeerFeed::remove(PeerId follower) {
@@ -50,20 +53,29 @@ void PeerFeed::run() {
     const std::uint64_t end = changes_.end();
     const bool has_changed = take_changes();
     if (!is_current_) continue;
-    std::optional<PeerId> waiting;
-    {
-      const std::lock_guard lock(mutex_);
-      const auto at = std::find_if(followers_.begin(), followers_.end(),
-                                   [](const auto& follower) { return !follower.second; });
-      if (at != followers_.end()) waiting = at->first;
-    }
-    if (waiting) {
-      tell_everything(*waiting);
-    } else if (!has_changed) {
-      told_to_.store(end, std::memory_order_release);
-      std::this_thread::sleep_for(kIdle);
+    bool is_any_behind = false;
+    if (tell_those_behind(is_any_behind) || has_changed) continue;
+    if (!is_any_behind) told_to_.store(end, std::memory_order_release);
+    std::this_thread::sleep_for(kIdle);
+  }
+}
+
+bool PeerFeed::tell_those_behind(bool& is_any_behind) {
+  std::map<PeerId, Follower> behind;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, follower] : followers_) {
+      if (!follower.has_begun || follower.next < access_.geometry.blocks) behind[id] = follower;
     }
   }
+  is_any_behind = !behind.empty();
+  bool has_told = false;
+  for (const auto& [id, follower] : behind) {
+    if (waiting_(id) > kMostWaitingBytes) continue;
+    tell_more(id, follower);
+    has_told = true;
+  }
+  return has_told;
 }
 
 // @return whether there were any
@@ -71,7 +83,7 @@ bool PeerFeed::take_changes() {
   if (const std::optional<std::uint64_t> loss = changes_.take_loss()) {
     is_current_ = mirror_.read_anew(changes_, *loss);
     const std::lock_guard lock(mutex_);
-    for (auto& [follower, is_told] : followers_) is_told = false;
+    for (auto& [id, follower] : followers_) follower = {};
     return true;
   }
   NewsMessage news;
@@ -119,8 +131,8 @@ void PeerFeed::tell(const PeerId* to, const NewsMessage& news) {
     receivers.push_back(*to);
   } else {
     const std::lock_guard lock(mutex_);
-    for (const auto& [follower, is_told] : followers_) {
-      if (is_told) receivers.push_back(follower);
+    for (const auto& [id, follower] : followers_) {
+      if (follower.has_begun) receivers.push_back(id);
     }
   }
   for (const PeerId receiver : receivers) {
@@ -129,26 +141,19 @@ void PeerFeed::tell(const PeerId* to, const NewsMessage& news) {
   told_.fetch_add(news.blocks.size() * receivers.size(), std::memory_order_relaxed);
 }
 
-void PeerFeed::tell_everything(PeerId follower) {
-  {
-    const std::lock_guard lock(mutex_);
-    const auto at = followers_.find(follower);
-    if (at == followers_.end()) return;
-    at->second = true;
+// The next part of all blocks. Changes are told meanwhile, of blocks that come later, too: what is told twice is the same.
+void PeerFeed::tell_more(PeerId to, const Follower& follower) {
+  NewsMessage news{.is_anew = !follower.has_begun, .blocks = {}};
+  Follower after{true, follower.next};
+  for (; after.next < access_.geometry.blocks && news.blocks.size() < kMostNews; ++after.next) {
+    BlockNews one;
+    if (describe(after.next, one)) news.blocks.push_back(one);
   }
-  NewsMessage news{.is_anew = true, .blocks = {}};
-  for (const Run& run : mirror_.runs(~std::size_t{0})) {
-    for (const std::uint32_t block : run.blocks) {
-      if (stop_.load(std::memory_order_relaxed)) return;
-      BlockNews one;
-      if (!describe(block, one)) continue;
-      news.blocks.push_back(one);
-      if (news.blocks.size() < kMostNews) continue;
-      tell(&follower, news);
-      news = {};
-    }
-  }
-  if (news.is_anew || !news.blocks.empty()) tell(&follower, news);
+  if (news.is_anew || !news.blocks.empty()) tell(&to, news);
+  const std::lock_guard lock(mutex_);
+  const auto at = followers_.find(to);
+  // It may have asked to follow once more.
+  if (at != followers_.end() && at->second.has_begun == follower.has_begun) at->second = after;
 }
 
 }  // namespace cachalot::node

@@ -64,15 +64,17 @@ Status Peers::start() {
   engine.name = kNamePrefix + name;
   if (options_.is_encrypted) engine.cluster_key = options_.key;
   engine.facts = {{kPeersFact, kPeersVersion}};
-  engine.watches_idle_peers = true;  // what a host has that is cut off is a miss
+  engine.watches_idle_peers = true;       // what a host has that is cut off is a miss
+  engine.loses_peers_with_a_path = true;  // and news that are lost are told anew
   CACHALOT_TRY_ASSIGN(transfer::Listening listening,
                       transfer::make_listening(engine.name, options_.listen));
   engine.listen = std::move(listening.addresses);
   // Before the first event.
   server_ = std::make_unique<PeerServer>(access_, static_cast<PeerLinks&>(*this), options_.server);
-  feed_ = std::make_unique<PeerFeed>(access_, [this](PeerId to, const NewsMessage& news) {
-    return engine_->send(to, encode(news)).ok();
-  });
+  feed_ = std::make_unique<PeerFeed>(
+      access_,
+      [this](PeerId to, const NewsMessage& news) { return engine_->send(to, encode(news)).ok(); },
+      [this](PeerId to) { return engine_->waiting_bytes(to); });
   {
     const std::lock_guard lock(mutex_);
     CACHALOT_TRY_ASSIGN(

@@ -1,6 +1,9 @@
 #include "node/peers/peers.h"
 
+#include <mutex>
+
 #include "node/peers/peers_test_hosts.h"
+#include "pool/reader/published_blocks.h"
 
 namespace cachalot::node {
 namespace {
@@ -25,6 +28,60 @@ TEST_P(PeersTest, AHostThatComesLaterHearsOfEverything) {
   ASSERT_TRUE(knows(b, 40));
   EXPECT_EQ(b.prefetch(hashes), 40u);
   EXPECT_EQ(b.load(hashes), 40u);
+}
+
+// More than one message has, of which the follower takes one at a time.
+TEST_P(PeersTest, AFollowerIsToldAsMuchAsItTakes) {
+  constexpr std::size_t kBlocks = kMostNews + 900;
+  Host& a = start(0, kBlocks + 100);
+  const std::vector<BlockHash> hashes = a.chain(1, kBlocks);
+  EXPECT_EQ(a.store(hashes), kBlocks);
+  std::mutex mutex;
+  std::vector<NewsMessage> told;
+  std::atomic<std::uint64_t> waiting = ~std::uint64_t{0}, questions = 0;
+  PeerFeed feed(
+      a.access(),
+      [&](transfer::PeerId, const NewsMessage& news) {
+        waiting = ~std::uint64_t{0};
+        const std::lock_guard lock(mutex);
+        told.push_back(news);
+        return true;
+      },
+      [&](transfer::PeerId) {
+        ++questions;
+        return waiting.load();
+      });
+  const auto count = [&] {
+    const std::lock_guard lock(mutex);
+    return told.size();
+  };
+  feed.add(transfer::PeerId{1});
+  for (const std::size_t messages : {0u, 1u}) {
+    if (messages != 0) waiting = 0;
+    ASSERT_TRUE(comes_true([&] { return count() >= messages; }));
+    ASSERT_TRUE(comes_true([&, begin = questions.load()] { return questions > begin + 2; }));
+    EXPECT_EQ(count(), messages);
+  }
+  // Of a block that was told, and of one that comes later.
+  for (const BlockHash& hash : {hashes.front(), hashes.back()}) {
+    std::uint32_t block = pool::kNoBlock;
+    pool::for_each_published(a.access(), [&](const pool::Entry& entry) {
+      if (BlockHash{entry.hash_low, entry.hash_high} == hash) block = entry.block;
+    });
+    feed.observer().on_removed(block, hash);
+  }
+  ASSERT_TRUE(comes_true([&] { return count() == 2 || count() == 3; }));
+  ASSERT_TRUE(comes_true([&] {
+    waiting = 0;
+    return feed.untold() == 0;
+  }));
+  PeerDirectory directory(2 * kBlocks);
+  const std::lock_guard lock(mutex);
+  for (std::size_t i = 0; i < told.size(); ++i) {
+    EXPECT_EQ(told[i].is_anew, i == 0);
+    directory.apply(0, told[i].blocks);
+  }
+  EXPECT_EQ(directory.blocks(), kBlocks - 2);
 }
 
 TEST_P(PeersTest, WhatIsEvictedIsForgotten) {

@@ -1,5 +1,5 @@
-// A body as the disk takes it: the leading whole pages lie in the caller's memory, as far as its pieces are aligned;
-// the rest goes through a buffer of whole pages.
+// A body as the disk takes it. Of one that is written the leading whole pages lie in the caller's memory, as far as its pieces
+// are aligned; the rest, and all of one that is read, goes through a buffer of whole pages.
 #pragma once
 
 #include <sys/uio.h>
@@ -20,10 +20,11 @@ class BodyPieces {
   // What O_DIRECT asks of addresses and lengths, on every file system that we know.
   static constexpr std::uint64_t kAlign = 4096;
 
-  // @param pieces  of a body of `bytes` bytes; there may be more bytes after them
-  template <typename Piece>  // Bytes, Room
-  BodyPieces(std::span<const Piece> pieces, std::uint64_t bytes) : rest_bytes_(bytes) {
-    for (const Piece& piece : pieces) {
+  // One that is read.
+  explicit BodyPieces(std::uint64_t bytes) : rest_bytes_(bytes) {}
+  // One that is written.
+  BodyPieces(std::span<const Bytes> pieces, std::uint64_t bytes) : rest_bytes_(bytes) {
+    for (const Bytes& piece : pieces) {
       if (reinterpret_cast<std::uintptr_t>(piece.data()) % kAlign != 0) break;
       const std::uint64_t whole = piece.size() / kAlign * kAlign;
       if (whole != 0) pieces_.push_back({const_cast<std::byte*>(piece.data()), whole});
@@ -44,33 +45,27 @@ class BodyPieces {
   // Before a write: fills the buffer with the rest, and zeros.
   void fill_buffer(std::span<const Bytes> pieces) {
     std::byte* to = buffer_;
-    for_rest(pieces, [&](Bytes rest) {
-      std::memcpy(to, rest.data(), rest.size());
-      to += rest.size();
-    });
+    std::uint64_t direct = direct_bytes_;
+    for (const Bytes& piece : pieces) {
+      const std::uint64_t skipped = std::min<std::uint64_t>(direct, piece.size());
+      direct -= skipped;
+      if (skipped == piece.size()) continue;
+      std::memcpy(to, piece.data() + skipped, piece.size() - skipped);
+      to += piece.size() - skipped;
+    }
     std::fill(to, buffer_ + buffer_bytes(), std::byte{0});
   }
-  // After a read: copies the rest out. @return what comes after the pieces
+  // After a read: copies the body out. @return what comes after the pieces
   const std::byte* empty_buffer(std::span<const Room> pieces) const {
     const std::byte* from = buffer_;
-    for_rest(pieces, [&](Room rest) {
-      std::memcpy(rest.data(), from, rest.size());
-      from += rest.size();
-    });
+    for (const Room& piece : pieces) {
+      if (!piece.empty()) std::memcpy(piece.data(), from, piece.size());
+      from += piece.size();
+    }
     return from;
   }
 
  private:
-  template <typename Piece, typename Each>
-  void for_rest(std::span<const Piece> pieces, Each each) const {
-    std::uint64_t direct = direct_bytes_;
-    for (const Piece& piece : pieces) {
-      const std::uint64_t skipped = std::min<std::uint64_t>(direct, piece.size());
-      direct -= skipped;
-      if (skipped != piece.size()) each(piece.subspan(skipped));
-    }
-  }
-
   std::vector<iovec> pieces_;
   std::uint64_t direct_bytes_ = 0, rest_bytes_;
   std::byte* buffer_ = nullptr;

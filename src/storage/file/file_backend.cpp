@@ -18,7 +18,7 @@ namespace cachalot::storage {
 namespace {
 
 constexpr std::uint32_t kFewestSlots = 16, kMostSlotsOfSegment = 16384;
-constexpr std::uint64_t kMostKeptBytes = std::uint64_t{16} << 20;  // of one idle buffer
+constexpr std::uint64_t kMostKeptBytes = std::uint64_t{32} << 20;  // of one idle buffer
 
 }  // namespace
 
@@ -392,7 +392,7 @@ std::optional<FileBackend::Read> FileBackend::begin_read(Get& get) {
   if (!get.status) return {};
   ++shelf.uses[place.slot].readers;
   return Read{&get, place, shelf.segment.fd(), shelf.segment.slot_offset(place.slot),
-              BodyPieces(get.room, get.head.body_bytes())};
+              BodyPieces(get.head.body_bytes())};
 }
 
 void FileBackend::end_read(const Place& place) {
@@ -418,15 +418,8 @@ void FileBackend::end_get(const Read& read, int os_error) const {
   }
 }
 
-Status FileBackend::get_each(std::span<Get> gets, const Arrived& arrived, std::uint64_t) {
-  std::vector<Read> reads;
-  reads.reserve(gets.size());
-  for (Get& get : gets) {
-    get.status = {};
-    if (std::optional<Read> read = begin_read(get)) reads.push_back(*std::move(read));
-  }
-  Lease lease(*this);
-  lease.lend_buffer(std::span(reads));
+void FileBackend::read(std::span<Read> reads, Lease& lease, const Arrived& arrived) {
+  lease.lend_buffer(reads);
   std::vector<IoRequest> requests;
   requests.reserve(reads.size());
   for (Read& read : reads) requests.push_back({read.fd, false, read.offset, read.body.pieces()});
@@ -435,6 +428,26 @@ Status FileBackend::get_each(std::span<Get> gets, const Arrived& arrived, std::u
     end_get(reads[i], requests[i].os_error);
     if (reads[i].get->status) arrived(*reads[i].get);
   });
+}
+
+// As many at a time as a buffer that is kept has room for.
+Status FileBackend::get_each(std::span<Get> gets, const Arrived& arrived, std::uint64_t) {
+  Lease lease(*this);
+  std::vector<Read> reads;
+  std::uint64_t bytes = 0;
+  for (Get& get : gets) {
+    get.status = {};
+    std::optional<Read> begun = begin_read(get);
+    if (!begun) continue;
+    bytes += begun->body.buffer_bytes();
+    if (!reads.empty() && bytes > kMostKeptBytes) {
+      read(reads, lease, arrived);
+      reads.clear();
+      bytes = begun->body.buffer_bytes();
+    }
+    reads.push_back(*std::move(begun));
+  }
+  read(reads, lease, arrived);
   return {};
 }
 

@@ -4,8 +4,8 @@
 // object that was reported as stored survives the death of the process byte for byte. With `sync` it also survives
 // the loss of power, at the cost of a flush a batch.
 //
-// Bodies go between the caller's memory and the disk directly (O_DIRECT), as far as their pieces are aligned; the rest
-// goes through a buffer.
+// A put writes bodies directly (O_DIRECT) out of the caller's memory, as far as their pieces are aligned; the rest, and all
+// that a get reads, goes through a buffer of this process.
 //
 // Invariants
 //   1. A slot is free, being written, or named by exactly one key of the index.
@@ -13,6 +13,8 @@
 //   3. Of two entries on disk with one key, the later one counts.
 //   4. A segment that is read or written is open. Of the others only the last used stay open. A put or get of one that
 //      cannot be opened for want of descriptors is kNoSpace.
+//   5. The kernel writes only into memory that no other process has. After a kill io_uring completes what was in flight, when
+//      the block of a pool that it was for may be another client's.
 //
 // @threads any
 // @cost   memory: about 250 bytes an object
@@ -122,6 +124,7 @@ class FileBackend final : public Backend {
   std::optional<Read> begin_read(Get& get);
   void end_read(const Place& place);
   void end_get(const Read& read, int os_error) const;
+  void read(std::span<Read> reads, Lease& lease, const Arrived& arrived);
 
   const FileOptions options_;
   Directory directory_;

@@ -30,7 +30,8 @@ class FakeBackend final : public Backend {
     std::function<void(Object& object)> on_get;  // changes what is read
     std::uint64_t calls = 0, puts = 0, gets = 0, questions = 0, lists = 0, head_calls = 0;
     std::function<void()> on_heads;  // called before they are answered
-    bool is_shared = false;          // of the backends that are made afterwards
+    // Of the backends that are made afterwards.
+    bool is_shared = false, is_written = true;
 
     // From here on every call fails, or (nothing) none. The store's own thread calls meanwhile.
     void fail(const std::optional<Error>& error) {
@@ -56,7 +57,10 @@ class FakeBackend final : public Backend {
     }
   };
 
-  explicit FakeBackend(Disk& disk) : disk_(disk) { traits_.is_shared = disk.is_shared; }
+  explicit FakeBackend(Disk& disk) : disk_(disk) {
+    traits_.is_shared = disk.is_shared;
+    traits_.is_written = disk.is_written;
+  }
   const BackendTraits& traits() const override { return traits_; }
 
   Status exists(std::span<const ObjectKey> keys, std::span<bool> is_there, std::uint64_t) override {

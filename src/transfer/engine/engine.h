@@ -110,6 +110,9 @@ struct EngineOptions {
   // Also peers for which nothing waits are watched, by a ping each quarter of that time. Without it, a peer whose host is
   // gone stays connected until something is asked of it.
   bool watches_idle_peers = false;
+  // A peer of several paths is lost with any of them. Without it, messages that were on the lost path are missing, and later
+  // ones come by another.
+  bool loses_peers_with_a_path = false;
   // Tests only: true changes one of these received bytes before they are verified.
   std::function<bool(WindowKey, std::uint64_t offset, std::uint64_t bytes)> damage = {};
 };
@@ -153,6 +156,8 @@ class TransferEngine {
 
   // @errors kNotFound: the peer is lost; kInvalidArgument: too large
   Status send(PeerId peer, std::span<const std::byte> message);
+  // Of messages that the connection has not taken yet: a peer for which too many bytes wait is lost. 0: it is lost.
+  std::uint64_t waiting_bytes(PeerId peer) const;
 
   // Memory that `from` may write once, as a stream.
   // @errors kNotFound; kInvalidArgument: an empty stream

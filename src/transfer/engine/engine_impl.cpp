@@ -244,7 +244,9 @@ std::uint64_t TransferEngine::Impl::expire(std::uint64_t now_ns) {
     }
   }
   watch_peers(now_ns);
-  for (const auto& [id, peer] : peers) {
+  for (auto& [id, peer] : peers) {
+    peer.waiting_bytes = 0;
+    for (const Link* link : peer.links) peer.waiting_bytes += link->waiting_bytes();
     if (peer.is_awaited) next_ns = std::min(next_ns, now_ns + kTickNs);
   }
   if (std::ranges::any_of(transports, [](const auto& t) { return t->is_paused(); }))
@@ -369,12 +371,24 @@ Status TransferEngine::send(PeerId to, std::span<const std::byte> message) {
                        message.size(), kMostMessageBytes);
   }
   const std::lock_guard lock(impl_->mutex);
-  if (impl_->find(to) == nullptr) return Error::make(Code::kNotFound, "the peer is lost");
+  Peer* const known = impl_->find(to);
+  if (known == nullptr) return Error::make(Code::kNotFound, "the peer is lost");
   Frame frame{FrameType::kMessage, BodyWriter().bytes(message).take()};
+  known->posted_bytes += frame.body.size();
   impl_->post([impl = impl_.get(), to, frame = std::move(frame)] {
-    if (Peer* peer = impl->find(to); peer != nullptr) peer->links.front()->send(frame);
+    Peer* const peer = impl->find(to);
+    if (peer == nullptr) return;
+    peer->posted_bytes -= frame.body.size();
+    peer->waiting_bytes += frame.body.size();
+    peer->links.front()->send(frame);
   });
   return {};
+}
+
+std::uint64_t TransferEngine::waiting_bytes(PeerId id) const {
+  const std::lock_guard lock(impl_->mutex);
+  const Peer* const peer = impl_->find(id);
+  return peer == nullptr ? 0 : peer->posted_bytes + peer->waiting_bytes;
 }
 
 Result<WindowKey> TransferEngine::open_window(PeerId from, ByteStream memory,

@@ -51,6 +51,8 @@ struct Peer {
   bool reads_us = false;               // the peer reads this engine's memory
   std::deque<PushId> sending;          // pushes with bytes to send through links, in turn
   bool is_awaited = false;             // a push or a window waits for it
+  // Of messages: in jobs, and in links as of the last round of the progress thread.
+  std::uint64_t posted_bytes = 0, waiting_bytes = 0;
 };
 
 // A connection that is made by this engine: several links may be tried for it.

@@ -397,6 +397,21 @@ TEST(Engine, NothingSendsFromTheMemoryOfAPushThatHasEnded) {
   EXPECT_EQ(trailer.state, static_cast<std::uint32_t>(PayloadState::kVoid));
 }
 
+TEST(Engine, SaysHowManyBytesOfMessagesAPeerHasNotTaken) {
+  constexpr int kMessages = 24;  // more than the system keeps, less than ends the connection
+  ToRawPeer sender("tcp:127.0.0.1:0");
+  RawPeer peer = RawPeer::connect(sender.engine->addresses().front());
+  sender.greet(peer, false);
+  const PeerId to{sender.to.load()};
+  sender.engine->trust(to);
+  const Bytes message(1 << 20);
+  for (int i = 0; i < kMessages; ++i) ASSERT_TRUE(sender.engine->send(to, message));
+  EXPECT_GT(sender.engine->waiting_bytes(to), 4u << 20);
+  for (int i = 0; i < kMessages; ++i) ASSERT_TRUE(peer.receive(FrameType::kMessage)) << i;
+  while (sender.engine->waiting_bytes(to) != 0) std::this_thread::yield();
+  EXPECT_EQ(sender.engine->waiting_bytes(PeerId{0}), 0u);
+}
+
 // The same for a peer that copies the memory by itself.
 TEST(Engine, APushThatHasEndedEndsItsLease) {
   const std::string name = "@cachalot-engine-test-lease-" + std::to_string(getpid());

@@ -410,7 +410,7 @@ void TransferEngine::Impl::on_closed(Link& link, const Error& error) {
   Peer* peer = find(connection.peer);
   if (peer == nullptr) return;
   std::erase(peer->links, &link);
-  if (peer->links.empty()) {
+  if (peer->links.empty() || options.loses_peers_with_a_path) {
     lose(peer->id, error);
   } else {
     base::log(base::LogLevel::kWarn, "transfer", "peer %s: one path of %zu is gone: %s",

@@ -83,6 +83,8 @@ class Link {
   virtual std::uint64_t received_bytes() const = 0;
   // For messages: "tcp:10.0.0.2:7001".
   virtual const std::string& peer_address() const = 0;
+  // Of frames that were not sent yet.
+  virtual std::uint64_t waiting_bytes() const { return 0; }
 
   // The peer is one that this engine has called, or that has shown that it belongs here. Others have little memory, for
   // any process may connect.

@@ -35,6 +35,7 @@ class SocketLink final : public Link {
   std::uint32_t peer_process() const override;
   std::uint64_t received_bytes() const override;
   const std::string& peer_address() const override { return address_; }
+  std::uint64_t waiting_bytes() const override { return control_bytes_; }
 
   // Memory in which small pieces are packed.
   std::uint64_t staging_bytes() const {

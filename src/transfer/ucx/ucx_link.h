@@ -32,6 +32,7 @@ class UcxLink final : public Link, public UcxEvents {
   std::uint32_t peer_process() const override { return 0; }
   std::uint64_t received_bytes() const override { return received_bytes_; }
   const std::string& peer_address() const override { return address_; }
+  std::uint64_t waiting_bytes() const override { return outgoing_.waiting_bytes(); }
 
   // Called by UCX.
   void take(const UcxArrival& arrival) override;
