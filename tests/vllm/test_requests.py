@@ -1,13 +1,17 @@
-"""A decode engine waits for blocks that its prefill engine still stores: the scheduler's side, without an engine."""
+"""Requests without an engine: of some nothing is shared, and a decode engine waits for blocks that its prefill engine still
+stores."""
 
 import logging
 from types import SimpleNamespace
 
 import pytest
+import test_sides as sides
 
 from cachalot.connectors.vllm import scheduler
 from cachalot.connectors.access.log import RateLimitedLog
+from cachalot.connectors.vllm.messages import StepAnswer
 from cachalot.connectors.vllm.options import parse
+from test_sides import BLOCK, Pool, begin, step_of
 
 BLOCK_TOKENS = 128
 
@@ -45,7 +49,8 @@ def side_of(pool, may_store=False):
 
 def request_of(params, blocks=11):
     return SimpleNamespace(request_id="a", num_tokens=blocks * BLOCK_TOKENS + 5, kv_transfer_params=params,
-                           num_output_tokens=1, num_prompt_tokens=blocks * BLOCK_TOKENS,
+                           num_output_tokens=1, num_prompt_tokens=blocks * BLOCK_TOKENS, skip_reading_prefix_cache=False,
+                           resumable=False,
                            num_computed_tokens=blocks * BLOCK_TOKENS, status=SimpleNamespace(name="FINISHED_STOPPED"),
                            block_hashes=[bytes([i]) * 32 for i in range(blocks)])
 
@@ -101,3 +106,41 @@ def test_an_aborted_prefill_says_nothing(clock):
     side.matched(request, 0)
     request.status.name = "FINISHED_ABORTED"
     assert side.finished(request, ([],)) is None
+
+
+# --- What is not shared -----------------------------------------------------------------------------------------------
+
+
+def test_after_two_loads_of_one_request_nothing_is_stored_until_both_are_answered():
+    """With a pipeline, a request may be preempted and load again before its first load is answered."""
+    side, loading, step = sides.side_of(Pool(found=4), workers=1), sides.request_of("a", 5), step_of({"b": 3 * BLOCK})
+    side.added(sides.request_of("b", 3))
+    for _ in range(2):
+        begin(side, loading)
+        assert side.step(step).stores == []
+    side.answered(StepAnswer(ended_loads={"a": 1}), ())
+    assert side.step(step).stores == []
+    side.answered(StepAnswer(ended_loads={"a": 1}), ())
+    assert len(side.step(step).stores) == 1
+
+
+def test_a_request_whose_whole_prompt_must_be_computed_takes_nothing_and_stores():
+    """Of tokens that are not computed vLLM has no logprobs."""
+    pool = Pool(found=4)
+    side, request = sides.side_of(pool, workers=1, is_async=True), sides.request_of("a", 5)
+    request.skip_reading_prefix_cache = True
+    assert begin(side, request) == 0
+    (store,) = side.step(step_of({"a": 5 * BLOCK})).stores
+    assert len(store.chain) == 5
+    side.finished(request, (list(range(1, 9)),))
+    assert pool.prompts == []  # it has not asked
+
+
+def test_a_session_that_takes_its_prompt_in_pieces_is_not_shared():
+    """The next piece replaces the last token of the answer, and the hash of its block stays."""
+    side, request = sides.side_of(Pool(found=4), workers=1, is_async=True), sides.request_of("a", 5)
+    request.resumable = True
+    assert begin(side, request) == 0
+    assert side.step(step_of({"a": 5 * BLOCK})).stores == []
+    side.finished(request, (list(range(1, 9)),))
+    assert side.step(step_of({})).stores == []
