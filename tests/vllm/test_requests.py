@@ -2,14 +2,16 @@
 stores."""
 
 import logging
+import threading
+import weakref
 from types import SimpleNamespace
 
 import pytest
 import test_sides as sides
 
-from cachalot.connectors.vllm import scheduler
+from cachalot.connectors.vllm import scheduler, weight_updates, worker
 from cachalot.connectors.access.log import RateLimitedLog
-from cachalot.connectors.vllm.messages import StepAnswer
+from cachalot.connectors.vllm.messages import Chain, Load, StepAnswer, Store
 from cachalot.connectors.vllm.options import parse
 from test_sides import BLOCK, Pool, begin, step_of
 
@@ -122,6 +124,49 @@ def test_after_two_loads_of_one_request_nothing_is_stored_until_both_are_answere
     assert side.step(step).stores == []
     side.answered(StepAnswer(ended_loads={"a": 1}), ())
     assert len(side.step(step).stores) == 1
+
+
+def test_before_a_sleep_copies_end_and_what_was_to_be_stored_after_it_is_void(monkeypatch):
+    """The memory of the pages goes, and comes back with other bytes."""
+    monkeypatch.setattr(weight_updates, "_sides", weakref.WeakSet())
+    pool, may_store, stored = Pool(), threading.Event(), []
+    pool.load_async = lambda *_, **__: SimpleNamespace(done=lambda: True, result=lambda: 2, wait=lambda: True)
+
+    def store(*_, **__):
+        may_store.wait(10)
+        stored.append(True)
+        return SimpleNamespace(blocks=1, written=1, reason=None)
+
+    pool.store = store
+    work = worker.WorkerSide(sides.OPTIONS, [pool], True, sides.LOG)
+    work.begin_loads([Load("a", 0, Chain(bytes(2 * 16), ([3, 4],)), True)])
+    for job in (1, 2):
+        work.begin_stores([Store(job, "b", 0, Chain(bytes(16), ([5],)))])
+
+    class Executor:
+        def collective_rpc(self, method, *_, **__):
+            threading.Timer(0.05, may_store.set).start()
+            method(self)
+
+        def sleep(self, level=1):
+            self.stored = len(stored)
+
+    before = weight_updates.sleeps()
+    weight_updates._watch_sleep(Executor, "sleep")
+    weight_updates._watch_sleep(Executor, "sleep")
+    engine = Executor()
+    engine.sleep(level=1)
+    assert engine.stored == 2 and weight_updates.sleeps() == before + 1
+    assert work.take_results()[0] == {"a"} and work.take_bad_pages() == {3, 4}
+    work.close()
+    assert weight_updates._update_of(weight_updates.end_copies) == ""
+
+    side = sides.side_of(pool, workers=2, is_async=True)
+    side.added(sides.request_of("c", 3))
+    side.finished(sides.request_of("c", 3), (list(range(1, 9)),))
+    assert side.has_held_pages() and side.has_unsent_stores()
+    side.pages_lost()
+    assert not side.has_held_pages() and side.step(step_of({})).stores == []
 
 
 def test_a_request_whose_whole_prompt_must_be_computed_takes_nothing_and_stores():

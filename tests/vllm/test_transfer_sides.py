@@ -92,6 +92,17 @@ def test_after_an_update_of_the_weights_nothing_is_handed_over_nor_taken(side):
     assert worker._rank.released == [1]
 
 
+def test_before_a_sleep_transfers_end_and_what_was_to_be_offered_after_it_is_void(side):
+    offered(side)
+    side.pages_lost()
+    assert side.pages.held == [] and side.step(None).offers == []
+    worker = TransferWorker(LateRank(knows_at=0), 1.0, RateLimitedLog(Log()))
+    worker.begin_loads([Ask("r", {}, [4, 5], 0, 32, KEY)])
+    worker.end_copies()
+    assert worker.take_results() == ({"r"}, set()) and worker.take_bad_pages() == {4, 5}
+    assert worker._rank.released == [1]
+
+
 def test_prompts_of_adapters_are_computed(side):
     reference = offered(side)[REFERENCE]
     assert offered(side, lora_request=object()) is None

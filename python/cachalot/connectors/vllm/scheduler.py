@@ -532,6 +532,12 @@ class SchedulerSide:
         self._log.info("the weights were updated (%s): until it starts again, this engine shares with no other one",
                        weight_updates.last())
 
+    def pages_lost(self) -> None:
+        """The engine has slept since the last step: what was to be stored then is gone."""
+        for store in self._last_stores:
+            self._held.finished(store.job, self._workers)
+        self._last_stores = []
+
     def _is_fresh(self) -> bool:
         if self._is_stale:
             self._is_stale = not self._held.is_cache_empty()

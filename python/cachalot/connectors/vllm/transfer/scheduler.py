@@ -268,6 +268,13 @@ class TransferScheduler:
         self._step.withdraws = True
         self._log.info("the engine's caches were reset: until it starts again, it hands nothing over and takes nothing")
 
+    def pages_lost(self) -> None:
+        """The engine has slept since the last step: what was to be offered then is gone."""
+        for offer in self._step.offers:
+            for held in (self._held, self._standing):
+                held.finished(offer.job, self._tp_size * self._pp_size)
+        self._step.offers.clear()
+
     def weights_changed(self) -> None:
         self.reset()
         self._step.voids_loads = True
