@@ -21,6 +21,7 @@ import ctypes
 import json
 import os
 import re
+import threading
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -283,14 +284,14 @@ class Request:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        if self._number is not None and self._tiers._pointer is not None:
+        if self._number is not None and self._tiers._pointer is not None and not self._tiers._is_forked():
             self.close()
 
     def _call(self, name: str, *arguments: Any) -> None:
         if self._number is None:
             raise CLASSES["invalid_argument"](f"{name}: the request is closed")
         try:
-            _call(name, self._tiers._open(), self._number, *arguments)
+            self._tiers._call(name, self._number, *arguments)
         except CLASSES["io"]:
             self._tiers._is_lost = True
             raise
@@ -340,6 +341,7 @@ class TieredCache:
 
     def __init__(self, pointer: _POINTER, memory: Sequence[Any], block_tokens: int, pages_per_block: int):
         self._pointer, self._memory = pointer, memory  # of the tensors: stays until close()
+        self._calls, self._quiet, self._process = 0, threading.Condition(), os.getpid()
         self._is_lost = False  # a copy of a GPU's has failed, and may still write
         self._block_tokens, self._pages_per_block = block_tokens, pages_per_block
 
@@ -352,17 +354,35 @@ class TieredCache:
     def __del__(self) -> None:
         self.close()
 
-    def _open(self) -> _POINTER:
-        if self._pointer is None:
-            raise CLASSES["invalid_argument"]("the tiers are closed")
-        return self._pointer
+    def _is_forked(self) -> bool:
+        return os.getpid() != self._process
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        if self._is_forked():
+            raise CLASSES["unsupported"](f"{name}: this process is a fork of the one that opened the tiers")
+        with self._quiet:
+            pointer = self._pointer
+            if pointer is None:
+                raise CLASSES["invalid_argument"]("the tiers are closed")
+            self._calls += 1
+        try:
+            _call(name, pointer, *arguments)
+        finally:
+            with self._quiet:
+                self._calls -= 1
+                self._quiet.notify_all()
 
     def _pages_of(self, tokens: int):
         return (_U32 * (-(-tokens // self._block_tokens) * self._pages_per_block))()
 
     def close(self) -> None:
-        """Ends fetches and writes, detaches from the pool."""
-        pointer, self._pointer = self._pointer, None
+        """Waits for calls in flight, ends fetches and writes, detaches from the pool. In a forked child it does nothing."""
+        if self._is_forked():  # its threads are the parent's: the child would wait for them for ever
+            return
+        with self._quiet:
+            pointer, self._pointer = self._pointer, None
+            while self._calls:
+                self._quiet.wait()
         if pointer is not None:
             _load().cachalot_tier_destroy(pointer)
             if self._is_lost:
@@ -371,16 +391,16 @@ class TieredCache:
 
     def attach_pool(self, pool: Union[str, os.PathLike]) -> None:
         """L3, while serving."""
-        _call("attach_pool", self._open(), vmm._text("pool", pool))
+        self._call("attach_pool", vmm._text("pool", pool))
 
     def detach_pool(self) -> None:
         """Requests go on with what has arrived."""
-        _call("detach_pool", self._open())
+        self._call("detach_pool")
 
     def set(self, **given: Any) -> None:
         """Changes prefetch_* options, write_policy or selective_uses while serving."""
         rows = _table(given)
-        _call("set", self._open(), rows, len(rows))
+        self._call("set", rows, len(rows))
 
     def request(self, prompt: Sequence[int], *, extra: bytes = b"", priority: int = 0, round: int = 0) -> Request:
         """Opens a request: finds the prompt's longest prefix in L1 and L2, keeps it there, begins to fetch from L3.
@@ -393,20 +413,20 @@ class TieredCache:
             raise TypeError(f"priority: {priority!r}, expected an int")
         if not -2**31 <= priority < 2**31:
             raise CLASSES["invalid_argument"](f"priority: {priority}, expected -2^31 to 2^31 - 1")
-        _call("open", self._open(), tokens, count, extra, len(extra), priority, vmm._count("round", round), ctypes.byref(number))
+        self._call("open", tokens, count, extra, len(extra), priority, vmm._count("round", round), ctypes.byref(number))
         return Request(self, number.value, count)
 
     def flush(self, timeout: Optional[float] = None) -> None:
         """Waits until committed blocks are in the tiers they are written to."""
-        _call("flush", self._open(), _nanoseconds(timeout))
+        self._call("flush", _nanoseconds(timeout))
 
     def clear(self) -> None:
         """Forgets everything in L1 and L2."""
-        _call("clear", self._open())
+        self._call("clear")
 
     def statistics(self) -> Statistics:
         found = _Statistics(struct_size=ctypes.sizeof(_Statistics))
-        _call("get_statistics", self._open(), ctypes.byref(found))
+        self._call("get_statistics", ctypes.byref(found))
         return Statistics(*(getattr(found, word) for word in Statistics._fields))
 
 

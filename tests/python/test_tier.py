@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import signal
 import threading
 
 import numpy as np
@@ -281,3 +282,48 @@ def test_tensors_with_swapped_axes_are_refused():
 def test_names_that_a_client_refuses(names, error, says):
     with pytest.raises(error, match=says):
         Engine(**names)
+
+
+def test_in_a_forked_child_the_parents_tiers_are_left_alone(pool):
+    """Their threads are the parent's: a child that ended them would wait for ever."""
+    engine = Engine(pool=pool)
+    with engine.tiers.request(prompt_of(1)) as request:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)  # ends a child that waits
+            code = 1
+            try:
+                with pytest.raises(cachalot.UnsupportedError, match="fork"):
+                    request.is_ready()
+                request.__exit__()
+                engine.tiers.close()
+                engine.tiers.__del__()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert engine.serve(prompt_of(1)).cached_tokens == 0
+    engine.tiers.close()
+
+
+def test_closing_waits_for_the_calls_of_other_threads(monkeypatch):
+    engine, has_begun, may_end, ended = Engine(), threading.Event(), threading.Event(), []
+    real = cachalot.tier._call
+
+    def slow(name, *arguments):
+        has_begun.set()
+        may_end.wait(20)
+        real(name, *arguments)
+        ended.append(name)
+
+    monkeypatch.setattr(cachalot.tier, "_call", slow)
+    threads = [threading.Thread(target=engine.tiers.statistics), threading.Thread(target=engine.tiers.close)]
+    threads[0].start()
+    assert has_begun.wait(20)
+    threads[1].start()
+    threads[1].join(0.2)
+    assert threads[1].is_alive()
+    may_end.set()
+    for thread in threads:
+        thread.join(20)
+    assert ended == ["get_statistics"] and not threads[1].is_alive()

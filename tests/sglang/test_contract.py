@@ -61,6 +61,8 @@ def problems(wheel, without=()):
         told = wheel.find_class("sglang.srt.mem_cache.unified_cache." + module, owner)
         if "sglang/linker.py" in trees and (told is None or name not in told.members):
             found.append(f"no method {name}, by which the parents of offloads are told")
+    if updater is None or "release_memory_occupation" not in updater.members:
+        found.append("no method release_memory_occupation, before which copies end")
     return found + [f"no method {name}, with which updates of the weights begin" for name in ast.literal_eval(beginnings)
                     if updater is None or name not in updater.members]
 

@@ -10,6 +10,7 @@ import torch
 
 from cachalot.connectors.access import weight_updates
 from cachalot.connectors.access.log import RateLimitedLog
+from cachalot.connectors.sglang import weight_updates as updates
 from cachalot.connectors.sglang.linker import CachalotLinker
 from cachalot.connectors.sglang.metrics import Metrics
 from cachalot.connectors.sglang.namespace import Place
@@ -27,8 +28,33 @@ class Done:
     def done(self):
         return True
 
+    def wait(self):
+        return True
+
     def result(self):
         return self._stored
+
+
+class Late(Done):
+    """A store that ends when it has been asked twice, or, if it hangs, after it was cancelled."""
+
+    def __init__(self, stored, hangs=False):
+        super().__init__(stored)
+        self.hangs, self._asked = hangs, 0
+        self.has_ended = False
+
+    def done(self):
+        self._asked += 1
+        self.has_ended |= not self.hangs and self._asked > 2
+        return self.has_ended
+
+    def cancel(self):
+        self.hangs = False
+
+    def wait(self):
+        assert not self.hangs
+        self.has_ended = True
+        return True
 
 
 class Pool:
@@ -143,3 +169,64 @@ def test_pages_whose_parent_the_pool_has_lost_are_stored_without_it(linker):
     assert linker.offload([SimpleNamespace(keys=[before], device_indices=torch.arange(PAGE))]) and linker.pop_completed_offload()
     assert offload(linker, before) and linker.pop_completed_offload()
     assert pool.parents[2:] == [None, bytes(16 * [0xcc])]
+
+
+def updater_of(*, keeps_weights=False, released=None):
+    """SGLang's updater of a version that has one way more to update weights, watched."""
+
+    def noted(self, request=None):
+        if released is not None:
+            released(request)
+
+    class Updater:
+        release_memory_occupation = noted
+
+        def begin_weight_update(self, request=None):
+            pass
+
+        def end_weight_update(self, request=None):
+            pass
+
+        def commit_weight_update(self, request=None):
+            pass
+
+        update_weights_from_disk = update_weights_from_ipc = begin_weight_update
+        update_weights_from_tensor = update_weights_from_distributed = begin_weight_update
+
+    for _ in range(2):
+        updates.watch_updater(Updater, keeps_weights)
+    return Updater()
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["in-time", "cancelled"])
+def test_offloads_have_ended_when_sglang_releases_the_memory_of_its_pages(linker, monkeypatch, hangs):
+    """Their results stay for SGLang, which drops them with its flush, and asks for them if it refuses the release."""
+    linker.options.store_timeout = 0.05 if hangs else 10
+    calls = [Late(2, hangs)]
+    monkeypatch.setattr(linker._attachment, "store_async", lambda *arguments, **options: calls[0])
+    assert offload(linker) and linker.num_completed_offloads() == 0
+    had_ended = []
+    updates.at_release(linker._end_copies)
+    updater_of(released=lambda request: had_ended.append(calls[0].has_ended)).release_memory_occupation(SimpleNamespace(tags=None))
+    assert had_ended == [True]
+    assert linker.num_completed_offloads() == 1 and linker.pop_completed_offload()
+
+
+def test_an_update_by_a_method_of_a_later_version_is_noticed_once(linker):
+    assert linker.load("a", TRANSFERS)
+    updater = updater_of()
+    before = weight_updates.count()
+    updater.commit_weight_update()
+    assert weight_updates.count() == before + 1 and not linker.load("a", TRANSFERS)
+    linker.reset()
+    updater.end_weight_update()
+    assert weight_updates.count() == before + 1 and linker.load("a", TRANSFERS)
+
+
+@pytest.mark.parametrize(("keeps_weights", "tags", "updates_weights"), [
+    (False, None, True), (False, ["weights"], True), (False, ["kv_cache"], False), (True, None, False), (True, ["weights"], False)])
+def test_weights_that_were_released_without_a_copy_are_others(linker, keeps_weights, tags, updates_weights):
+    before = weight_updates.count()
+    updater_of(keeps_weights=keeps_weights).release_memory_occupation(SimpleNamespace(tags=tags))
+    assert weight_updates.count() - before == updates_weights
+    assert linker.load("a", TRANSFERS) != updates_weights

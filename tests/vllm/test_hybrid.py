@@ -118,7 +118,7 @@ def test_a_hit_ends_at_the_last_block_with_the_state_of_all_groups(states, other
     side = scheduler.SchedulerSide(options, [pool(0, states), pool(1, range(1, 5)), pool(2, others)], BLOCK, 1,
                                    may_load=True, may_store=True, is_async=True, log=log, state_groups=frozenset((0, 2)))
     request = SimpleNamespace(request_id="a", block_hashes=digests, num_tokens=6 * BLOCK + 1, kv_transfer_params=None,
-                              lora_request=None)
+                              lora_request=None, skip_reading_prefix_cache=False, resumable=False)
     assert side.matched(request, 0) == (last * BLOCK, bool(last))
     assert side.matched(request, last * BLOCK) == (0, False)
 
@@ -135,7 +135,8 @@ def test_a_state_is_stored_if_its_request_may_store_the_block(monkeypatch, limit
                                    is_async=True, log=log, state_groups=frozenset((0,)))
     side.bind_pages(SimpleNamespace(num_gpu_blocks=100, blocks=list(range(100)), touch=lambda pages: None))
     request = SimpleNamespace(request_id="a", block_hashes=digests, num_tokens=6 * BLOCK + 1, lora_request=None,
-                              kv_transfer_params={"max_offload_tokens": limit})
+                              kv_transfer_params={"max_offload_tokens": limit}, skip_reading_prefix_cache=False,
+                              resumable=False)
     side.added(request)
     monkeypatch.setattr(scheduler, "_reloads_of", lambda _: reloads)
     offers = {"a": [(0, 7, 2 * BLOCK), (0, 8, 4 * BLOCK), (0, 9, 4 * BLOCK + 1)], "unknown": [(0, 5, BLOCK)]}

@@ -1,11 +1,14 @@
 """What is not shared is refused as a whole, and its name is in the log: vLLM's own groups, without an engine."""
 
 import importlib
+import json
 from types import SimpleNamespace
 
 import pytest
 import torch
+import vllm
 from vllm.config import VllmConfig
+from vllm.platforms import current_platform
 from vllm.v1.core import kv_cache_utils
 from vllm.v1 import kv_cache_interface as specs
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
@@ -18,10 +21,11 @@ group = importlib.import_module("cachalot.connectors.access.group")
 def groups(models):
     """Makes the connector's groups of vLLM's groups."""
     text = SimpleNamespace(kv_lora_rank=512, qk_rope_head_dim=64)
-    model = SimpleNamespace(model=str(models()), revision=None, hf_overrides={}, dtype=torch.bfloat16, quantization=None,
+    model = SimpleNamespace(model=str(models()), revision=None, hf_overrides={}, hf_config_path=None, dtype=torch.bfloat16, quantization=None,
                             hf_config=text, hf_text_config=text, max_model_len=4096, get_total_num_kv_heads=lambda: 2)
 
-    def made(of_vllm, hash_block_size=None, share_tp=0, tp=1, pp=1):
+    def made(of_vllm, hash_block_size=None, share_tp=0, tp=1, pp=1, config_at=None, images=None):
+        model.hf_config_path, model.multimodal_config = config_at, images
         parallel = SimpleNamespace(tensor_parallel_size=tp, pipeline_parallel_size=pp)
         config = SimpleNamespace(
             model_config=model, parallel_config=parallel, load_config=SimpleNamespace(load_format="auto"),
@@ -97,3 +101,32 @@ def test_states_beside_attention_are_shared(groups, kind):
     made = groups(in_groups(attention(), state(kind=kind)))
     assert [(one.has_state, one.block_tokens) for one in made] == [(False, 128), (True, 128)]
     assert made[0].namespace != made[1].namespace
+
+
+def test_engines_share_pages_of_one_order_only(groups, monkeypatch):
+    """On the CPU the kernels for AMX pack the keys of a page, the others turn them; those of a GPU do neither."""
+    name = lambda: groups(in_groups(attention()))[0].namespace  # noqa: E731
+    names, amx = {name()}, torch.cpu._is_amx_tile_supported()
+    assert "processor-order=" in name()
+    for place, attribute, value in ((torch.cpu, "_is_amx_tile_supported", lambda: not amx), (vllm, "__version__", "0.99.0"),
+                                    (current_platform, "is_cpu", lambda: False)):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, attribute, value)
+            names.add(name())
+    assert len(names) == 4
+
+
+def test_a_configuration_elsewhere_is_part_of_the_name(groups, tmp_path):
+    names = set()
+    for theta in (None, 10000, 20000):
+        if theta is not None:
+            (tmp_path / "config.json").write_text(json.dumps({"rope_theta": theta}))
+        names.add(groups(in_groups(attention()), config_at=None if theta is None else str(tmp_path))[0].namespace)
+    assert len(names) == 3
+
+
+def test_options_of_images_and_videos_are_part_of_the_name(groups):
+    options = [(None, None), ({"max_pixels": 100}, None), ({"max_pixels": 100}, 0.5), ({"max_pixels": 100}, 0.75), (None, 0.5)]
+    names = {groups(in_groups(attention()), images=SimpleNamespace(mm_processor_kwargs=kwargs, video_pruning_rate=rate))[0].namespace
+             for kwargs, rate in options}
+    assert len(names) == len(options)

@@ -87,7 +87,7 @@ def request_of(name, blocks):
     return SimpleNamespace(request_id=name, num_tokens=blocks * BLOCK + 5, kv_transfer_params=None,
                            num_prompt_tokens=blocks * BLOCK + 5, num_output_tokens=0,
                            num_computed_tokens=blocks * BLOCK, status=SimpleNamespace(name="FINISHED_STOPPED"),
-                           all_token_ids=[1] * (blocks * BLOCK + 5),
+                           all_token_ids=[1] * (blocks * BLOCK + 5), skip_reading_prefix_cache=False, resumable=False,
                            block_hashes=[bytes([i]) * 32 for i in range(blocks)])
 
 

@@ -32,7 +32,8 @@ def a_request(params, **more):
     return SimpleNamespace(**{
         "request_id": "r", "num_prompt_tokens": BLOCKS * BLOCK_TOKENS + 5, "kv_transfer_params": params,
         "num_computed_tokens": BLOCKS * BLOCK_TOKENS + 5, "block_hashes": [bytes([i]) * 32 for i in range(BLOCKS)],
-        "status": SimpleNamespace(name="FINISHED_LENGTH_CAPPED"), "lora_request": None, **more})
+        "status": SimpleNamespace(name="FINISHED_LENGTH_CAPPED"), "lora_request": None, "skip_reading_prefix_cache": False,
+        "resumable": False, **more})
 
 
 class Pages:
@@ -91,10 +92,31 @@ def test_after_an_update_of_the_weights_nothing_is_handed_over_nor_taken(side):
     assert worker._rank.released == [1]
 
 
+def test_before_a_sleep_transfers_end_and_what_was_to_be_offered_after_it_is_void(side):
+    offered(side)
+    side.pages_lost()
+    assert side.pages.held == [] and side.step(None).offers == []
+    worker = TransferWorker(LateRank(knows_at=0), 1.0, RateLimitedLog(Log()))
+    worker.begin_loads([Ask("r", {}, [4, 5], 0, 32, KEY)])
+    worker.end_copies()
+    assert worker.take_results() == ({"r"}, set()) and worker.take_bad_pages() == {4, 5}
+    assert worker._rank.released == [1]
+
+
 def test_prompts_of_adapters_are_computed(side):
     reference = offered(side)[REFERENCE]
     assert offered(side, lora_request=object()) is None
     assert side.matched(a_request({REFERENCE: reference}, lora_request=object()), 0) == (0, False)
+
+
+@pytest.mark.parametrize("flag, offers", [("skip_reading_prefix_cache", True), ("resumable", False)])
+def test_what_must_be_computed_takes_nothing_over_and_the_offer_is_declined(side, flag, offers):
+    """Logprobs of a prompt need all of its tokens; the hashes of a session's pieces are not final."""
+    reference = offered(side)[REFERENCE]
+    assert (offered(side, **{flag: True}) is not None) == offers
+    assert side.matched(a_request({REFERENCE: reference}, **{flag: True}), 0) == (0, False)
+    step = side.step(SimpleNamespace(scheduled_new_reqs=[SimpleNamespace(req_id="r")]))
+    assert step.declines == [reference] and step.loads == []
 
 
 def test_a_prompt_that_is_not_computed_is_not_offered(side):

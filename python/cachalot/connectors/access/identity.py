@@ -6,7 +6,7 @@ import os
 from typing import Any, Optional
 
 from cachalot.connectors.access.group import UnsupportedCacheError
-from cachalot.connectors.access.weights import digest_of_folder
+from cachalot.connectors.access.weights import digest_of_configs, digest_of_folder
 
 DTYPES = {
     "torch.float32": "f32",
@@ -17,6 +17,8 @@ DTYPES = {
     "torch.uint8": "f8",
     "torch.int8": "i8",
 }
+#: Of vLLM and SGLang: the weights come from a file of its own, or from another engine's memory.
+_LOADED_FROM_ELSEWHERE = ("tensorizer", "remote_instance")
 
 
 def short(text: str) -> str:
@@ -39,6 +41,8 @@ def model_identity(model: str, revision: Optional[str], every_byte: bool, load_f
     """Of the weights. Raises UnsupportedCacheError: they have none."""
     if load_format == "dummy":
         raise UnsupportedCacheError("load_format dummy, whose weights have no identity,")
+    if load_format in _LOADED_FROM_ELSEWHERE:
+        raise UnsupportedCacheError(f"load_format {load_format}, whose weights are not those in the model's folder,")
     folder = _local_folder(model, revision)
     if folder is None:
         if not revision:
@@ -50,6 +54,17 @@ def model_identity(model: str, revision: Optional[str], every_byte: bool, load_f
         return "files:" + digest_of_folder(folder, every_byte)[:32]
     except OSError as error:
         raise UnsupportedCacheError(f"model: weights that cannot be identified ({error})") from error
+
+
+def config_identity(config: Optional[str], revision: Optional[str]) -> str:
+    """Of a configuration that does not lie with the weights; "": there is none. Raises UnsupportedCacheError: it is not on
+    this machine."""
+    if config is None:
+        return ""
+    folder = _local_folder(config, revision)
+    if folder is None or not os.path.isdir(folder):
+        raise UnsupportedCacheError(f"hf_config_path: {config}, which has no files on this machine,")
+    return digest_of_configs(folder)
 
 
 def rope_limit(hf_config: Any, longest_prompt: int) -> str:

@@ -62,6 +62,11 @@ def digest_of_files(root: str, names: Iterable[str], every_byte: bool) -> str:
     return digest.hexdigest()
 
 
+def digest_of_configs(folder: str) -> str:
+    """As digest_of_folder(), of the configuration alone."""
+    return digest_of_files(folder, [name for name in _files(folder) if not name.endswith(_WEIGHTS)], True)
+
+
 def digest_of_folder(folder: str, every_byte: bool = False) -> str:
     """A digest of the configuration and of the weights in a folder or one file.
 

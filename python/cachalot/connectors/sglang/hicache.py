@@ -60,7 +60,7 @@ class CachalotStorage(HiCacheStorage):
 
         self._attachment = Attachment(options, group, self.log, register, counts_prompts=False)
         self._attachment.attach(_ATTACH_S)
-        self._updates = weight_updates.watch()
+        self._updates = weight_updates.watch(args)
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         if PoolName(host_pool_name) != PoolName.KV:

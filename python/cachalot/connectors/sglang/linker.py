@@ -121,7 +121,8 @@ class CachalotLinker(UnifiedCacheLinker):
         self._attachment = Attachment(self.options, group, self.log, register, device, counts_prompts=False)
         self._attachment.attach(_ATTACH_S)
         self._mask = np.zeros(2, np.uint64)  # of keys; random after an update of the weights
-        self._updates = weight_updates.watch()
+        self._updates = weight_updates.watch(server_args)
+        weight_updates.at_release(self._end_copies)
         self._is_stale = False  # the weights were updated, and SGLang's cache has not been flushed since
         self._asked: Dict[str, None] = {}  # requests that have waited for storage, the oldest first
         self._looks_at, self._storage = 0.0, False
@@ -308,14 +309,20 @@ class CachalotLinker(UnifiedCacheLinker):
             self._stores_at = time.monotonic() + _STORE_PAUSE_S
         self.log.warning(what, "a %s failed, %s: %s", what, _AFTER_FAILURE[what], error)
 
-    def _await_offloads(self) -> None:
-        """All of them end within the time of one: a keeper that hangs must not hold up a flush for each."""
+    def _end_copies(self) -> None:
+        """Waits for the offloads. All of them end within the time of one: a keeper that hangs must not hold up a flush for each."""
         until = time.monotonic() + self.options.store_timeout
-        for call in [one.call for one in self._offloads if one.call is not None]:
+        calls = [one.call for one in self._offloads if one.call is not None]
+        for call in calls:
             while not call.done() and time.monotonic() < until:
                 time.sleep(_POLL_S)
             if not call.done():
                 call.cancel()
+        for call in calls:
+            call.wait()
+
+    def _await_offloads(self) -> None:
+        self._end_copies()
         while self._offloads:
             self.pop_completed_offload()
 

@@ -85,7 +85,7 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
 
     def _start_scheduler(self) -> None:
         weight_updates.watch_workers(self._vllm_config)
-        self._updates = weight_updates.count()
+        self._updates, self._sleeps = weight_updates.count(), weight_updates.sleeps()
         pool = self._pool_scheduler() if self._options.pool else None
         transfer = self._transfer_scheduler() if self._options.transfer is not None else None
         if pool is not None and transfer is not None:
@@ -264,10 +264,13 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         return False
 
     def _note_updates(self) -> None:
-        """Of the weights, before the scheduler's side decides what it shares."""
+        """Of the weights, and sleeps, before the scheduler's side decides what it shares."""
         if self._scheduler is not None and self._updates != weight_updates.count():
             self._updates = weight_updates.count()
             self._scheduler.weights_changed()
+        if self._scheduler is not None and self._sleeps != weight_updates.sleeps():
+            self._sleeps = weight_updates.sleeps()
+            self._scheduler.pages_lost()
 
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
         if self._scheduler is not None:

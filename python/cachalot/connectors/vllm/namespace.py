@@ -1,29 +1,33 @@
 """Which blocks an engine may share: everything that their bytes depend on, from the engine's own configuration."""
 
 import json
+import platform
 import re
 from dataclasses import dataclass
 from typing import Any, List, Optional, Tuple, Union
 
 from cachalot import KvGeometry
 from cachalot.connectors.access.group import Group, UnsupportedCacheError, model_heads
-from cachalot.connectors.access.identity import DTYPES, model_identity, rope_limit, short
+from cachalot.connectors.access.identity import DTYPES, config_identity, model_identity, rope_limit, short
 
 
 def _overrides(model_config: Any) -> str:
-    """What the user changes of the model's configuration, whose file is part of the model's identity.
+    """What the user changes of the model's configuration, whose file is part of the model's identity unless it lies elsewhere.
 
     The configuration itself tells less: some models change it while a worker loads them.
     """
     overrides = model_config.hf_overrides
     if callable(overrides):
         raise UnsupportedCacheError("hf_overrides by a function")
-    return json.dumps(overrides, sort_keys=True, default=str)
+    config = config_identity(model_config.hf_config_path, model_config.revision)
+    return json.dumps(overrides, sort_keys=True, default=str) + config
 
 
 def _processor_options(model_config: Any) -> Any:
-    """Images become other embeddings under other options, and keep their hash."""
-    return getattr(getattr(model_config, "multimodal_config", None), "mm_processor_kwargs", None)
+    """Images and videos become other embeddings under other options, and keep their hash."""
+    config = getattr(model_config, "multimodal_config", None)
+    options, pruned = getattr(config, "mm_processor_kwargs", None), getattr(config, "video_pruning_rate", None)
+    return [options, pruned] if pruned else options
 
 
 def _float8(cache_dtype: str) -> str:
@@ -31,6 +35,23 @@ def _float8(cache_dtype: str) -> str:
     from vllm.platforms import current_platform
 
     return str(current_platform.fp8_dtype()).replace("torch.", "") if "fp8" in cache_dtype else "none"
+
+
+def _processor_order() -> Optional[str]:
+    """Where a page has the keys of its tokens. On a GPU (None) one token follows another in each head. Of a processor it
+    depends on the instructions that vLLM's kernels use there, and only that version of vLLM knows it."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return None
+    import torch
+    import vllm
+
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        words = set(file.read().split())
+    extensions = [name for name, is_there in (("amx", torch.cpu._is_amx_tile_supported()), ("bf16", "bf16" in words))
+                  if is_there]
+    return "-".join((platform.machine(), *extensions, vllm.__version__))
 
 
 @dataclass(frozen=True)
@@ -144,6 +165,8 @@ class Identity:
             ("hash", str(cache_config.prefix_caching_hash_algo)),
             ("salt", short(salt) if salt else "none"),
         ]
+        if (order := _processor_order()) is not None:
+            self.parts.append(("processor-order", order))
 
     def text(self) -> str:
         """One line for the log."""

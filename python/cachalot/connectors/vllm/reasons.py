@@ -20,6 +20,7 @@ _WORDS = {
     "geometry dtype": "stored dtype",
     "layers": "layers",
     "order": "KV cache layout",
+    "processor-order": "processor or version of vLLM, on which the order of a page depends",
     "rope-limit": "max_model_len, on which this model's RoPE depends",
     "hash": "prefix caching hash",
     "speculative": "speculative decoding",

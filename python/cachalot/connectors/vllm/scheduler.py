@@ -91,6 +91,18 @@ class _Adapter:
     digest: Optional[bytes]
 
 
+def takes_hits(request: Any) -> bool:
+    """False: it needs its whole prompt computed, as for logprobs of the prompt's tokens or for the states of all of them.
+    vLLM leaves such a request out of its own cache only."""
+    return not request.skip_reading_prefix_cache
+
+
+def has_final_hashes(request: Any) -> bool:
+    """False: a session that takes its prompt in pieces. Each piece replaces the last token of the answer before it, and
+    vLLM keeps the hash of a block that ended with that token."""
+    return not request.resumable
+
+
 def _params_of(request: Any) -> Dict[str, Any]:
     return getattr(request, "kv_transfer_params", None) or {}
 
@@ -164,6 +176,10 @@ class SchedulerSide:
         params = _params_of(request)
         state.most_loaded = _limit(params, _MOST_LOADED, self._block_tokens, self._log)
         state.most_stored = _limit(params, _MOST_STORED, self._block_tokens, self._log)
+        if not has_final_hashes(request):
+            state.most_loaded = state.most_stored = 0
+        elif not takes_hits(request):
+            state.most_loaded = 0
         state.may_load, state.may_store = (may and adapter is not None for may in (state.may_load, state.may_store))
         return state
 
@@ -438,7 +454,9 @@ class SchedulerSide:
         self._prefills.step(output, lambda name: state.request if (state := self._requests.get(name)) else None)
         metadata = StepMetadata(self._loads, self._last_stores, self._voids_loads)
         self._loads, self._last_stores, self._voids_loads = [], [], False
-        self._doubtful.update((load.request, self._workers) for load in metadata.loads if not load.is_async)
+        for load in metadata.loads:
+            if not load.is_async:  # of a request that was preempted meanwhile, the load before may still be unanswered
+                self._doubtful[load.request] = self._doubtful.get(load.request, 0) + self._workers
         if not self._may_store or self._doubtful or not self._is_fresh():
             return metadata
         computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
@@ -513,6 +531,12 @@ class SchedulerSide:
         self._is_stale = self._voids_loads = True
         self._log.info("the weights were updated (%s): until it starts again, this engine shares with no other one",
                        weight_updates.last())
+
+    def pages_lost(self) -> None:
+        """The engine has slept since the last step: what was to be stored then is gone."""
+        for store in self._last_stores:
+            self._held.finished(store.job, self._workers)
+        self._last_stores = []
 
     def _is_fresh(self) -> bool:
         if self._is_stale:

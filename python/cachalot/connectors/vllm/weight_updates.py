@@ -1,10 +1,16 @@
-"""Notices that vLLM's weights are updated in place, with or without a reset of its caches.
+"""Notices that vLLM's weights are updated in place, with or without a reset of its caches; and that vLLM sleeps.
 
 vLLM tells a connector of a reset, which an operator may ask for as well, and of no update. All that it does to its workers
 goes through one method of its executor, so each call that may write weights counts: also one of a user's function, or of a
 method that a user has added to the workers. Trainers in the engine's process call the model's own method.
+
+A sleep takes the memory of the engine's pages away. So copies end before it, and what the scheduler wanted to be stored
+or offered after it is void: the pages have lost their bytes.
 """
 
+import functools
+import logging
+import weakref
 from collections import Counter
 from typing import Any, Dict
 
@@ -26,6 +32,9 @@ HARMLESS = frozenset((
 #: Updates that have begun in this process.
 count = weight_updates.count
 last = weight_updates.last
+_sleeps = 0
+#: Of a worker's process: what copies from and to the engine's pages.
+_sides: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _reloads: "Counter[int]" = Counter()
 _first_files: Dict[int, Any] = {}
 
@@ -45,6 +54,41 @@ def first_files(adapter: int) -> Any:
     return _first_files.get(adapter)
 
 
+def sleeps() -> int:
+    """How often vLLM has slept in this process, beginning with the one that is about to."""
+    return _sleeps
+
+
+def at_sleep(side: Any) -> None:
+    """In a worker's process: side.end_copies() is called before the memory of the pages goes, between two steps."""
+    _sides.add(side)
+
+
+def end_copies(worker: Any) -> None:
+    """vLLM calls it in each worker."""
+    for side in list(_sides):
+        side.end_copies()
+
+
+def _watch_sleep(executor: type, name: str) -> None:
+    sleep = getattr(executor, name)
+    if getattr(sleep, "is_watched", False):
+        return
+
+    @functools.wraps(sleep)
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        global _sleeps
+        _sleeps += 1
+        try:
+            self.collective_rpc(end_copies)
+        except Exception as error:  # the engine sleeps all the same
+            logging.getLogger("vllm.cachalot").warning("cachalot: copies may not have ended before the engine sleeps: %s", error)
+        return sleep(self, *arguments, **options)
+
+    call.is_watched = True  # type: ignore[attr-defined]
+    setattr(executor, name, call)
+
+
 def _note_adapter(lora: Any) -> None:
     if getattr(lora, "load_inplace", False):
         note_reload(lora.lora_int_id)
@@ -57,6 +101,8 @@ def _note_adapter(lora: Any) -> None:
 def _update_of(method: Any, timeout: Any = None, args: Any = (), kwargs: Any = None, *more: Any, **options: Any) -> str:
     if method == "add_lora":
         _note_adapter(args[0])
+    if method is end_copies:
+        return ""
     if method == "sleep" and (kwargs or {}).get("level", 1) > 1:
         return "sleep"  # without its weights: others may come
     return "" if method in HARMLESS else getattr(method, "__qualname__", str(method))
@@ -72,6 +118,7 @@ def watch_workers(vllm_config: Any) -> None:
         from vllm.v1.executor.abstract import Executor
 
         weight_updates.watch(Executor.get_class(vllm_config), "collective_rpc", _update_of)
+        _watch_sleep(Executor.get_class(vllm_config), Executor.sleep.__name__)
     except Exception as error:  # whatever it is, the engine goes on without sharing
         raise _unnoticed(error) from error
 

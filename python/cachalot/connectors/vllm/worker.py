@@ -10,7 +10,7 @@ import numpy as np
 
 from cachalot import Error
 from cachalot.connectors.access.attachment import Attachment
-from cachalot.connectors.vllm import spans
+from cachalot.connectors.vllm import spans, weight_updates
 from cachalot.connectors.vllm.layout import Cache
 from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import Chain, Load, StepAnswer, Store, hashes_of
@@ -38,7 +38,7 @@ class _StoreThread:
 
     def __init__(self, side: "WorkerSide") -> None:
         self._side = side
-        self._queue: "queue.SimpleQueue[Optional[Tuple[Store, Any]]]" = queue.SimpleQueue()
+        self._queue: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="cachalot-store", daemon=True)
         self._thread.start()
 
@@ -48,6 +48,9 @@ class _StoreThread:
 
     def _run(self) -> None:
         while (entry := self._queue.get()) is not None:
+            if isinstance(entry, threading.Event):
+                entry.set()
+                continue
             store, mark = entry
             is_complete = False
             try:
@@ -55,6 +58,13 @@ class _StoreThread:
             except Exception as error:  # the job must be answered: its pages are held
                 self._side.log.warning("store", "a store failed: %s", error)
             self._side.store_is_done(store, is_complete)
+
+    def drain(self) -> None:
+        """Returns when all stores of before have ended."""
+        ended = threading.Event()
+        self._queue.put(ended)
+        while self._thread.is_alive() and not ended.wait(0.1):
+            pass
 
     def close(self, wait_s: float) -> None:
         self._queue.put(None)
@@ -90,6 +100,7 @@ class WorkerSide:
         self._answer = StepAnswer()
         self._stats = ConnectorStats()
         self._thread = _StoreThread(self)
+        weight_updates.at_sleep(self)
 
     # --- Loads -------------------------------------------------------------------------------------
 
@@ -306,6 +317,14 @@ class WorkerSide:
             self._void.pop(request, None)
             if request in self._pending:
                 self._aborted.add(request)
+
+    def end_copies(self) -> None:
+        """The memory of the pages is about to go. Stores end, and what loads have brought is lost."""
+        self._thread.drain()
+        self.void_loads()
+        for pending in self._pending.values():
+            for *_, call in pending.calls:
+                call.wait()
 
     def close(self) -> None:
         self._thread.close(self.options.store_timeout)

@@ -11,6 +11,7 @@ from cachalot.connectors.access.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import keys_of
 from cachalot.connectors.vllm.metrics import ConnectorStats
 from cachalot.connectors.vllm.options import Transfer
+from cachalot.connectors.vllm.scheduler import has_final_hashes, takes_hits
 from cachalot.connectors.vllm.transfer.messages import Ask, Offer, TransferAnswer, TransferStep
 
 #: In kv_transfer_params: where the KV of the prompt is, or of its beginning.
@@ -149,6 +150,8 @@ class TransferScheduler:
             self._log.warning("reference", "a reference is not used, the prompt is computed: %s", reason)
             return 0, False
         self._unused[request.request_id] = reference
+        if not takes_hits(request) or not has_final_hashes(request):
+            return 0, False
         if not self._takes_part():
             self._log.warning("addresses", "a reference is not used, the prompt is computed: not all workers take part")
             return 0, False
@@ -189,7 +192,7 @@ class TransferScheduler:
             self._end(request.request_id, is_done=False)
         if not self._may_store or request.status.name not in ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED"):
             return None
-        if _has_adapter(request):
+        if _has_adapter(request) or not has_final_hashes(request):
             return None
         params = getattr(request, "kv_transfer_params", None) or {}
         standing_s = min(_seconds(params.get(STANDING)), self._options.standing)
@@ -264,6 +267,13 @@ class TransferScheduler:
         self._step.loads.clear()
         self._step.withdraws = True
         self._log.info("the engine's caches were reset: until it starts again, it hands nothing over and takes nothing")
+
+    def pages_lost(self) -> None:
+        """The engine has slept since the last step: what was to be offered then is gone."""
+        for offer in self._step.offers:
+            for held in (self._held, self._standing):
+                held.finished(offer.job, self._tp_size * self._pp_size)
+        self._step.offers.clear()
 
     def weights_changed(self) -> None:
         self.reset()

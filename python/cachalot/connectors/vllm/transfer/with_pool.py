@@ -117,6 +117,10 @@ class PooledTransferScheduler:
         for side in self._sides:
             side.reset()
 
+    def pages_lost(self) -> None:
+        for side in self._sides:
+            side.pages_lost()
+
     def weights_changed(self) -> None:
         for side in self._sides:
             side.weights_changed()

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 from cachalot import Error, TransferRank
 from cachalot.connectors.access.log import RateLimitedLog
+from cachalot.connectors.vllm import weight_updates
 from cachalot.connectors.vllm.messages import hashes_of
 from cachalot.connectors.vllm.metrics import ConnectorStats
 from cachalot.connectors.vllm.streams import NoStreams
@@ -55,6 +56,7 @@ class TransferWorker:
         self._instance: List[List[str]] = []  # what the rank knows of the other ones of this engine
         self._sent_bytes, self._may_have_sent = 0, False
         self._stats = ConnectorStats()
+        weight_updates.at_sleep(self)
 
     def _follow_engine(self) -> None:
         """What the rank copies from now on follows what the engine has launched by now: the steps that have computed the
@@ -164,10 +166,15 @@ class TransferWorker:
         self._bad_pages.update(pending.ask.pages)
         self._answer.failed_asks.add(request)
 
-    def void_loads(self) -> None:
-        """What they bring was computed with other weights than this engine's now."""
+    def void_loads(self, reason: str = "the weights were updated") -> None:
+        """What they bring is of no use."""
         for request, pending in list(self._pending.items()):
-            self._end(request, pending, {"state": "failed", "error": "the weights were updated", "bytes": 0})
+            self._end(request, pending, {"state": "failed", "error": reason, "bytes": 0})
+
+    def end_copies(self) -> None:
+        """The memory of the pages is about to go."""
+        self.void_loads("the engine sleeps")
+        self.withdraw_offers()
 
     def take_results(self) -> Tuple[Set[str], Set[str]]:
         self._poll()
