@@ -21,7 +21,9 @@ class BodyPieces {
   static constexpr std::uint64_t kAlign = 4096;
 
   // One that is read.
-  explicit BodyPieces(std::uint64_t bytes) : rest_bytes_(bytes) {}
+  explicit BodyPieces(std::uint64_t bytes) : rest_bytes_(bytes) {
+    if (rest_bytes_ != 0) pieces_.push_back({nullptr, buffer_bytes()});
+  }
   // One that is written.
   BodyPieces(std::span<const Bytes> pieces, std::uint64_t bytes) : rest_bytes_(bytes) {
     for (const Bytes& piece : pieces) {
@@ -32,14 +34,16 @@ class BodyPieces {
       if (whole != piece.size()) break;
     }
     rest_bytes_ -= direct_bytes_;
+    if (rest_bytes_ != 0) pieces_.push_back({nullptr, buffer_bytes()});
   }
 
   std::uint64_t buffer_bytes() const { return (rest_bytes_ + kAlign - 1) / kAlign * kAlign; }
   // @param buffer  of buffer_bytes(), aligned; it outlives the transfer
   void use_buffer(std::byte* buffer) {
     buffer_ = buffer;
-    if (rest_bytes_ != 0) pieces_.push_back({buffer, buffer_bytes()});
+    if (rest_bytes_ != 0) pieces_.back().iov_base = buffer;
   }
+  std::byte* buffer() const { return buffer_; }
   std::span<iovec> pieces() { return pieces_; }
 
   // Before a write: fills the buffer with the rest, and zeros.

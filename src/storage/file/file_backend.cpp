@@ -55,6 +55,16 @@ class FileBackend::Lease {
       at += transfer.body.buffer_bytes();
     }
   }
+  // Parts of the buffer, of `bytes` each: as many as there are transfers, or as it has room for; one at least.
+  std::vector<std::byte*> lend_parts(std::uint64_t bytes, std::size_t transfers) {
+    if (bytes == 0) return {};
+    const std::size_t parts =
+        std::clamp<std::size_t>(kMostKeptBytes / bytes, 1, std::max<std::size_t>(transfers, 1));
+    if (tools_.buffer.size() < parts * bytes) tools_.buffer = AlignedBytes::unset(parts * bytes);
+    std::vector<std::byte*> lent(parts);
+    for (std::size_t i = 0; i < parts; ++i) lent[i] = tools_.buffer.data() + i * bytes;
+    return lent;
+  }
 
  private:
   FileBackend& backend_;
@@ -418,36 +428,35 @@ void FileBackend::end_get(const Read& read, int os_error) const {
   }
 }
 
-void FileBackend::read(std::span<Read> reads, Lease& lease, const Arrived& arrived) {
-  lease.lend_buffer(reads);
+// A read begins when a part of the buffer is free: the bytes of one that has ended are copied while others are in flight.
+Status FileBackend::get_each(std::span<Get> gets, const Arrived& arrived, std::uint64_t) {
+  std::vector<Read> reads;
+  reads.reserve(gets.size());
+  std::uint64_t largest = 0;
+  for (Get& get : gets) {
+    get.status = {};
+    std::optional<Read> read = begin_read(get);
+    if (!read) continue;
+    largest = std::max(largest, read->body.buffer_bytes());
+    reads.push_back(*std::move(read));
+  }
   std::vector<IoRequest> requests;
   requests.reserve(reads.size());
   for (Read& read : reads) requests.push_back({read.fd, false, read.offset, read.body.pieces()});
-  lease.io().run(requests, [&](std::size_t i) {
+  Lease lease(*this);
+  std::vector<std::byte*> free = lease.lend_parts(largest, reads.size());
+  const auto begins = [&](std::size_t i) {
+    if (free.empty()) return false;
+    reads[i].body.use_buffer(free.back());
+    free.pop_back();
+    return true;
+  };
+  lease.io().run(requests, begins, [&](std::size_t i) {
     end_read(reads[i].place);
     end_get(reads[i], requests[i].os_error);
+    if (std::byte* const part = reads[i].body.buffer(); part != nullptr) free.push_back(part);
     if (reads[i].get->status) arrived(*reads[i].get);
   });
-}
-
-// As many at a time as a buffer that is kept has room for.
-Status FileBackend::get_each(std::span<Get> gets, const Arrived& arrived, std::uint64_t) {
-  Lease lease(*this);
-  std::vector<Read> reads;
-  std::uint64_t bytes = 0;
-  for (Get& get : gets) {
-    get.status = {};
-    std::optional<Read> begun = begin_read(get);
-    if (!begun) continue;
-    bytes += begun->body.buffer_bytes();
-    if (!reads.empty() && bytes > kMostKeptBytes) {
-      read(reads, lease, arrived);
-      reads.clear();
-      bytes = begun->body.buffer_bytes();
-    }
-    reads.push_back(*std::move(begun));
-  }
-  read(reads, lease, arrived);
   return {};
 }
 

@@ -124,7 +124,6 @@ class FileBackend final : public Backend {
   std::optional<Read> begin_read(Get& get);
   void end_read(const Place& place);
   void end_get(const Read& read, int os_error) const;
-  void read(std::span<Read> reads, Lease& lease, const Arrived& arrived);
 
   const FileOptions options_;
   Directory directory_;

@@ -108,6 +108,23 @@ TEST_F(FileBackendTest, ItSaysHowItReadsAndWrites) {
   EXPECT_EQ(IoBatch::make(1, IoBatch::Kind::kSystemCalls)->kind(), IoBatch::Kind::kSystemCalls);
 }
 
+// The buffer has room for ten of them: the others begin when a part is free.
+TEST_F(FileBackendTest, AGetOfMoreThanTheBufferHoldsBringsEachObject) {
+  constexpr std::size_t kObjects = 24;
+  Chain chain(1, kObjects, 3u << 20, 2);
+  ASSERT_TRUE(open());
+  ASSERT_EQ(put_all(*backend_, chain), kObjects);
+  for (const IoBatch::Kind kind : {IoBatch::Kind::kUring, IoBatch::Kind::kSystemCalls}) {
+    backend_.reset();
+    FileOptions given = options();
+    given.io = kind;
+    Result<std::unique_ptr<FileBackend>> opened = FileBackend::open(given);
+    ASSERT_TRUE(opened);
+    backend_ = *std::move(opened);
+    EXPECT_EQ(get_all(*backend_, chain), std::vector<bool>(kObjects, true));
+  }
+}
+
 TEST_F(FileBackendTest, ASecondOwnerIsRefused) {
   ASSERT_TRUE(open());
   const Result<std::unique_ptr<FileBackend>> second = FileBackend::open(options());

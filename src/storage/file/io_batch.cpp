@@ -36,10 +36,11 @@ bool take_result(IoRequest& request, std::int64_t result) {
 
 class SystemCalls final : public IoBatch {
  public:
-  void run(std::span<IoRequest> requests, const Ended& ended) override {
+  void run(std::span<IoRequest> requests, const Begins& begins, const Ended& ended) override {
     for (std::size_t i = 0; i < requests.size(); ++i) {
       IoRequest& request = requests[i];
       request.os_error = 0;
+      if (!request.pieces.empty()) (void)begins(i);  // true: all others have ended
       while (!request.pieces.empty() && !take_result(request, transfer(request))) {
       }
       ended(i);
@@ -74,23 +75,27 @@ class Uring final : public IoBatch {
     if (is_open_) io_uring_queue_exit(&ring_);
   }
 
-  void run(std::span<IoRequest> requests, const Ended& ended) override {
-    if (!is_open_) return fallback_.run(requests, ended);
+  void run(std::span<IoRequest> requests, const Begins& begins, const Ended& ended) override {
+    if (!is_open_) return fallback_.run(requests, begins, ended);
     waiting_.clear();
     for (IoRequest& request : requests) {
       request.os_error = 0;
       (request.pieces.empty() ? ended_ : waiting_).push_back(&request);
     }
+    const auto index = [&](const IoRequest* request) {
+      return static_cast<std::size_t>(request - requests.data());
+    };
     const auto tell = [&] {
-      for (const IoRequest* const request : ended_)
-        ended(static_cast<std::size_t>(request - requests.data()));
+      for (const IoRequest* const request : ended_) ended(index(request));
       ended_.clear();
     };
+    const std::size_t first_times = waiting_.size();  // behind these: what is continued
     // A few at a time, so that the device begins while the kernel prepares the others.
     constexpr std::size_t kAtATime = 4;
     std::size_t in_flight = 0, next = 0;
     while (in_flight != 0 || next != waiting_.size()) {
       for (; next != waiting_.size() && in_flight < depth_; ++in_flight) {
+        if (next < first_times && !begins(index(waiting_[next]))) break;
         queue(*waiting_[next++]);
         if (io_uring_sq_ready(&ring_) == kAtATime) (void)io_uring_submit(&ring_);
       }
@@ -101,7 +106,8 @@ class Uring final : public IoBatch {
       if (submitted < 0 && submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY) {
         give_up(in_flight);
         tell();
-        return run_rest(requests, ended);
+        const std::size_t begun = next < first_times ? index(waiting_[next]) : requests.size();
+        return run_rest(requests, begun, begins, ended);
       }
       in_flight -= take_completions();
     }
@@ -155,10 +161,14 @@ class Uring final : public IoBatch {
     is_open_ = false;
   }
 
-  void run_rest(std::span<IoRequest> requests, const Ended& ended) {
+  // @param begun  those before it have begun
+  void run_rest(std::span<IoRequest> requests, std::size_t begun, const Begins& begins,
+                const Ended& ended) {
     for (std::size_t i = 0; i < requests.size(); ++i) {
       if (requests[i].pieces.empty() || requests[i].os_error != 0) continue;
-      fallback_.run(requests.subspan(i, 1), [&](std::size_t) { ended(i); });
+      fallback_.run(
+          requests.subspan(i, 1), [&](std::size_t) { return i < begun || begins(i); },
+          [&](std::size_t) { ended(i); });
     }
   }
 

@@ -36,10 +36,15 @@ class IoBatch {
   // Called with the index of a request that has ended, while others are in flight.
   using Ended = std::function<void(std::size_t)>;
 
+  // Called with the index of a request before it begins: the memory of its pieces need not be there earlier.
+  // @return false: there is none until another one has ended. Never where all others have, or none has begun.
+  using Begins = std::function<bool(std::size_t)>;
+
   // Begins them in their order, and returns when none is in flight. Short transfers are continued.
-  virtual void run(std::span<IoRequest> requests, const Ended& ended) = 0;
+  virtual void run(std::span<IoRequest> requests, const Begins& begins, const Ended& ended) = 0;
   void run(std::span<IoRequest> requests) {
-    run(requests, [](std::size_t) {});
+    run(
+        requests, [](std::size_t) { return true; }, [](std::size_t) {});
   }
   virtual Kind kind() const = 0;
 };
