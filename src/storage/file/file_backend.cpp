@@ -18,7 +18,7 @@ namespace cachalot::storage {
 namespace {
 
 constexpr std::uint32_t kFewestSlots = 16, kMostSlotsOfSegment = 16384;
-constexpr std::uint64_t kMostKeptBytes = std::uint64_t{32} << 20;  // of one idle buffer
+constexpr std::uint64_t kMostKeptBytes = std::uint64_t{64} << 20;  // of one idle buffer
 
 }  // namespace
 

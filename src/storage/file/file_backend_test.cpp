@@ -108,9 +108,9 @@ TEST_F(FileBackendTest, ItSaysHowItReadsAndWrites) {
   EXPECT_EQ(IoBatch::make(1, IoBatch::Kind::kSystemCalls)->kind(), IoBatch::Kind::kSystemCalls);
 }
 
-// The buffer has room for ten of them: the others begin when a part is free.
+// The buffer has room for half of them: the others begin when a part is free.
 TEST_F(FileBackendTest, AGetOfMoreThanTheBufferHoldsBringsEachObject) {
-  constexpr std::size_t kObjects = 24;
+  constexpr std::size_t kObjects = 40;
   Chain chain(1, kObjects, 3u << 20, 2);
   ASSERT_TRUE(open());
   ASSERT_EQ(put_all(*backend_, chain), kObjects);
