@@ -55,8 +55,8 @@ setup-dev:
 setup-python:
 	@tools/setup --for python
 
-# $(call configure,preset). Many sources are compiled as one, which halves the time of a build from nothing, unless
-# `cmake --preset` made the folder or was called in it: for daily work, where one changed file is compiled alone.
+# $(call configure,preset). A new folder compiles many sources as one: half the time from nothing. A folder in which
+# `cmake --preset` was called compiles each file alone: for daily work, where one file has changed.
 configure = CXX="$(CXX)" cmake --preset $(1) $(if $(shell grep -sx CACHALOT_UNITY:BOOL=OFF build/$(1)/CMakeCache.txt),,-DCACHALOT_UNITY=ON)
 
 # $(call build,preset[,targets]): configure and build, everything or these targets only.

@@ -38,7 +38,7 @@ int usage_error(const std::string& text, const std::string& command) {
   return kExitUsage;
 }
 
-// Of flags that the command never saw together: how the error looks is known before it is told.
+// A command whose flags are wrong does not run, so it cannot set the format of its log. The error has that format all the same.
 void take_log_format(const CLI::App& command) {
   const CLI::Option* const format = command.get_option_no_throw("--log-format");
   if (format != nullptr && format->results() == std::vector<std::string>{"json"})

@@ -54,8 +54,8 @@ class GrantedBlocks final : public rpc::AnswerSink {
     held_.pop_front();
     return use;
   }
-  // Blocks that were taken, and are not committed. They may have been stored into, by this thread or one that has ordered
-  // its stores: none of these may reach the pool after the keeper was told that the block is returned (R4).
+  // Blocks that were taken, and are not committed. This thread, or one that has ordered its stores, may have stored into
+  // them. No such store may reach the pool after the keeper was told that the block is returned (R4).
   void put_back(std::span<const BlockUse> uses) {
     if (uses.empty()) return;
     context_.access.domain().order();

@@ -1,5 +1,5 @@
-// A body as the disk takes it. Of one that is written the leading whole pages lie in the caller's memory, as far as its pieces
-// are aligned; the rest, and all of one that is read, goes through a buffer of whole pages.
+// How a body goes to the disk and comes from it. A write takes the leading whole pages straight from the caller's memory, as far
+// as its pieces are aligned; the rest goes through a buffer of whole pages. A read fills the buffer, and nothing else.
 #pragma once
 
 #include <sys/uio.h>

@@ -17,7 +17,7 @@
 //      the block of a pool that it was for may be another client's.
 //
 // @threads any
-// @cost   memory: about 250 bytes an object
+// @cost   memory: about 250 bytes an object, and a buffer of at most 64 MiB for each get in progress, which is kept
 #pragma once
 
 #include <list>

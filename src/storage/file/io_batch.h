@@ -36,8 +36,9 @@ class IoBatch {
   // Called with the index of a request that has ended, while others are in flight.
   using Ended = std::function<void(std::size_t)>;
 
-  // Called with the index of a request before it begins: the memory of its pieces need not be there earlier.
-  // @return false: there is none until another one has ended. Never where all others have, or none has begun.
+  // Called with the index of a request before it begins. It may set the addresses of the request's pieces.
+  // @return false: no memory is free; it is called again after another request has ended. When all requests that have begun
+  //         have ended, it returns true.
   using Begins = std::function<bool(std::size_t)>;
 
   // Begins them in their order, and returns when none is in flight. Short transfers are continued.

@@ -90,8 +90,8 @@ void Keeper::stop() {
   if (options_.flush) flush();
 }
 
-// The last keeper's line is in the file, and says that all payloads are. With the first block that is stored anew this is not
-// true any more, and lines reach the file in any order: so this keeper's line is there before.
+// The file has the last keeper's line, which says that all payloads are in the file. The first new block makes that false, and
+// pages reach the file in any order. So this keeper's own line is written to the file before it serves.
 void Keeper::end_last_flush() {
   if (reign_.is_deposed() || !reign_.predecessor().is_flushed || !options_.flush_page) return;
   const Status written = options_.flush_page(access_.layout.keeper_line(reign_.area()));

@@ -252,8 +252,8 @@ void Takeover::adopt_holders() {
   sessions_.adopt_unknown(unknown_blocks, is_holder_lost);
 }
 
-// The predecessor's view of the slot says it, or, where that line cannot be read, the client's own: of its process, unless
-// another incarnation than it names holds blocks; and in any case whether it may have pins.
+// The predecessor's view of the slot says it. Where that line cannot be read, the client's own line says whether it may have
+// pins, and names its process, unless blocks are held by another incarnation than that line's.
 Takeover::LastClient Takeover::find_last_client(std::uint32_t client, std::uint32_t holding) const {
   LastClient last;
   ViewLine view{};
