@@ -102,7 +102,7 @@ class KeeperSteps : public KeeperActor {
            store_ledger(self, buffer, block);
            self.sessions[client].sequence = static_cast<std::uint8_t>(request.sequence);
            if (is_hasty) {
-             return answer(self, buffer, client, Response::kGranted, block, record.generation);
+             return answer(self, buffer, client, Response::kGrant, block, record.generation);
            }
            self.at = KeeperAt::kCompleteGrant;
            self.client = static_cast<std::uint8_t>(client);
@@ -117,7 +117,7 @@ class KeeperSteps : public KeeperActor {
     emit(is_hasty ? "answers client %d: block %d" : "completes, and answers client %d: block %d",
          {self_.client, self_.block, 0, 0}, [&](Keeper& self, Buffer& buffer) {
            order(buffer);
-           answer(self, buffer, self.client, Response::kGranted, self.block,
+           answer(self, buffer, self.client, Response::kGrant, self.block,
                   self.blocks[self.block].generation);
            self.at = KeeperAt::kServing;
            self.client = self.block = 0;

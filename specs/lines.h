@@ -45,7 +45,9 @@ inline int min_epoch(std::uint16_t view) {
 // A directory entry; 0 is a tombstone or an empty slot.
 struct Entry {
   std::uint16_t hash = 0, block = 0, epoch = 0, generation = 0;
-  std::uint16_t pack() const { return hash | block << 2 | epoch << 3 | generation << 5; }
+  std::uint16_t pack() const {
+    return static_cast<std::uint16_t>(hash | block << 2 | epoch << 3 | generation << 5);
+  }
   static Entry from(std::uint16_t line) {
     return {static_cast<std::uint16_t>(line & 3), static_cast<std::uint16_t>(line >> 2 & 1),
             static_cast<std::uint16_t>(line >> 3 & 3), static_cast<std::uint16_t>(line >> 5)};
@@ -88,7 +90,7 @@ struct Request {
 };
 
 struct Response {
-  enum Verdict : std::uint8_t { kGranted, kNoSpace, kCommitted, kDuplicate, kNotHeld };
+  enum Verdict : std::uint8_t { kGrant, kNoSpace, kCommitted, kDuplicate, kNotHeld };
   std::uint16_t sequence = 0, verdict = 0, block = 0, generation = 0, incarnation = 0;
   std::uint16_t pack() const {
     return static_cast<std::uint16_t>(sequence | verdict << 3 | block << 6 | generation << 7 |

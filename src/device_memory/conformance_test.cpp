@@ -204,7 +204,9 @@ TEST_P(EveryBackend, TakesSpansOfWholeMappingsSideBySide) {
 TEST_P(EveryBackend, RefusesSpansThatCutAMapping) {
   ASSERT_TRUE(map(1, one_));
   ASSERT_TRUE(map(2, two_));
-  for (const auto& [place, chunks] : {std::pair{2, 1}, {1, 2}}) {
+  for (const auto& span : {std::pair{2, 1}, {1, 2}}) {
+    const auto place = span.first,
+               chunks = span.second;  // clang's lambdas cannot capture a binding
     expect_refused([&] { return set_access(place, chunks); }, {hex(at(place)), hex(at(4))});
     expect_refused([&] { return unmap(place, chunks); }, {hex(at(place)), hex(at(4))});
   }

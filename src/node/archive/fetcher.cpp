@@ -98,10 +98,10 @@ void Fetcher::run() {
 
 // Blocks that it holds in advance keep no device that a growable pool gives up.
 void Fetcher::await_request(std::unique_lock<std::mutex>& lock) {
-  constexpr std::chrono::milliseconds kIdle(500);
+  constexpr std::chrono::milliseconds kBetweenReturns(500);
   const auto is_over = [this] { return stop_ || !queue_.empty(); };
   if (pool_.expansions() == nullptr) return wake_.wait(lock, is_over);
-  while (!wake_.wait_for(lock, kIdle, is_over)) {
+  while (!wake_.wait_for(lock, kBetweenReturns, is_over)) {
     if (!client_) continue;
     lock.unlock();
     (*client_)->return_inaccessible();

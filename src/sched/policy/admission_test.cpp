@@ -27,7 +27,7 @@ class Admission : public testing::Test {
             .timing = &timing_};
   }
 
-  const TestTiming timing_;
+  const TestTiming timing_{};
   std::vector<DecodeShare> decoding_, prefilling_;
   double queue_s_ = 0;
 };

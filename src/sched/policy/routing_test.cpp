@@ -30,7 +30,7 @@ class Routing : public testing::Test {
                   .random = random_});
   }
 
-  const TestTiming timing_;
+  const TestTiming timing_{};
   RequestView request_{.input_tokens = 1000};
   // TTFT with its own cache: 0.9 + 0.2, 0.3 + 0.9, 0.5 + 1.0.
   std::vector<PrefillView> views_ = {view(0.9, 2, 800), view(0.3, 3, 100), view(0.5, 1, 0)};

@@ -291,14 +291,12 @@ RC_GTEST_PROP(Engine, EveryRequestFinishesOnceAndTheSameWayEachTime, ()) {
   const Outcome first = run(options, requests), second = run(options, requests);
   RC_ASSERT(first.notes.finished.size() == requests.size());
   for (const auto& [id, times] : first.notes.finished) RC_ASSERT(times == 1);
-  std::uint64_t tokens = 0;
   for (const auto& [id, times] : first.notes.times) {
     RC_ASSERT(times.arrival_s <= times.queued_s);
     RC_ASSERT(times.queued_s <= times.scheduled_s);
     RC_ASSERT(times.scheduled_s < times.first_token_s);
     RC_ASSERT(times.first_token_s <= times.last_token_s);
     RC_ASSERT(times.last_token_s == second.notes.times.at(id).last_token_s);
-    tokens += requests[id].output_tokens;
   }
   double last = 0;
   for (const StepRecord& step : first.notes.steps) {

@@ -192,7 +192,7 @@ void Fiber::enter(Fiber* fiber) {
   __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
 #endif
   fiber->body_(fiber->argument_);
-  CACHALOT_CHECK(!"a fiber's body returned");
+  CACHALOT_CHECK(false && "a fiber's body returned");
 }
 
 void Fiber::switch_to(Fiber& from, Fiber& to, bool for_good) {

@@ -55,7 +55,7 @@ WriteBuffer::Entry* WriteBuffer::random_open(base::Rng& rng, Entries*& from) {
     }
     nth -= entries.size();
   }
-  CACHALOT_CHECK(!"open_size_ counts the open entries");
+  CACHALOT_CHECK(false && "open_size_ counts the open entries");
   return nullptr;
 }
 
