@@ -363,7 +363,10 @@ void Peers::on_message(PeerId peer, std::span<const std::byte> bytes) {
     return at == awaited_.end() || at->second.from != peer ? nullptr : &at->second;
   };
   if (auto* const got = std::get_if<GotMessage>(&*message)) {
-    if (Awaited* const awaited = answer(got->request)) awaited->got = std::move(*got);
+    if (Awaited* const awaited = answer(got->request)) {
+      awaited->got = std::move(*got);
+      if (slot) peers_[*slot].heard_ns = base::SteadyClock::read();
+    }
   } else if (auto* const refused = std::get_if<RefusedGetMessage>(&*message)) {
     if (Awaited* const awaited = answer(refused->request)) awaited->error = refused->error;
   }

@@ -57,7 +57,8 @@ struct PeersOptions {
   bool is_encrypted = true;  // what travels over TCP, if there is a key; all peers say the same
   PeerServerOptions server = {};
   std::size_t most_known_blocks = std::size_t{8} << 20;  // of all peers
-  // A peer that takes longer than this, and than its bytes take at that speed, is given up.
+  // A peer that takes longer than this for a part of a call, and than its bytes take at that speed, is given up. The time
+  // begins when the part before has come.
   std::uint64_t patience_ns = 250'000'000;
   std::uint64_t least_bytes_per_s = 50'000'000;
   std::uint64_t look_pause_ns = 500'000'000;  // between looks at the registry
@@ -106,6 +107,7 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
     std::uint64_t incarnation = 0;
     transfer::PeerId id = {};
     std::uint64_t flying_bytes = 0;
+    std::uint64_t heard_ns = 0;  // when it answered last
     std::uint64_t rest_ns = 0, rests_until_ns = 0;
     bool is_resting(std::uint64_t now_ns) const { return now_ns < rests_until_ns; }
   };
@@ -158,6 +160,7 @@ class Peers final : private transfer::EngineEvents, private PeerLinks {
                                       std::optional<std::uint32_t> last) const;
   std::vector<Part> divide(std::span<storage::Get> gets, std::span<std::uint64_t> tried);
   void ask(Part& part, std::span<storage::Get> gets, std::uint64_t deadline_ns);
+  std::uint64_t patience_end_ns(const Part& part) const;
   void collect(Part& part, std::span<storage::Get> gets, std::span<std::uint64_t> tried);
   void finish(Part& part, std::span<storage::Get> gets, GotMessage got);
   static void rate(Peer& peer, bool has_worked);

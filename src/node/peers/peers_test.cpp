@@ -150,6 +150,36 @@ TEST_P(PeersTest, ALongChainComesWhole) {
   EXPECT_EQ(b.load(hashes), 600u);
 }
 
+// A part of a call may wait as long as those before it take: the last of these comes after the time that one alone has.
+TEST_P(PeersTest, APeerThatSendsOnePartAfterTheOtherIsNotGivenUp) {
+  changed_.patience_ns = 3 * kSecond;
+  changed_.least_bytes_per_s = kBlockBytes;
+  changed_.server.most_bytes_per_s = kBlockBytes * 2 / 3;
+  is_impatient_ = true;
+  Host &a = start(0), &b = start(1);
+  const std::vector<BlockHash> hashes = a.chain(1, 4), others = a.chain(2, 4);
+  EXPECT_EQ(a.store(hashes), 4u);
+  ASSERT_TRUE(knows(b, 4));
+  const BlockHash space = pool::read_namespaces(a.access()).at(0);
+  std::vector<std::vector<std::byte>> bytes(8, std::vector<std::byte>(kBlockBytes));
+  std::vector<storage::Room> rooms(bytes.begin(), bytes.end());
+  std::vector<storage::Get> gets;
+  for (std::size_t i = 0; i < 4;
+       ++i) {  // each block a part of its own, since no peer has the next one
+    gets.push_back({.key = {space, hashes[i]}, .room = std::span(&rooms[2 * i], 1)});
+    gets.push_back({.key = {space, others[i]}, .room = std::span(&rooms[2 * i + 1], 1)});
+  }
+  const std::uint64_t begin_ns = base::SteadyClock::read();
+  b.peers().get(gets, begin_ns + 60 * kSecond, [](storage::Get&) {});
+  EXPECT_GE(base::SteadyClock::read() - begin_ns,
+            4 * kSecond);  // the limit counts pushes that end at once
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_TRUE(gets[2 * i].status) << i << ": " << gets[2 * i].status.error().message;
+    EXPECT_EQ(bytes[2 * i], bytes_of(hashes[i]));
+  }
+  EXPECT_EQ(b.peers().counts().failed_requests, 0u);
+}
+
 os::SecretKey key_of(unsigned char first) {
   os::SecretKey key;
   key.bytes[0] = first;

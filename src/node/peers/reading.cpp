@@ -38,6 +38,7 @@ struct Peers::Part {
   std::uint64_t bytes = 0;
   std::size_t pieces = 0;
   std::uint64_t request = 0, deadline_ns = 0;
+  std::uint64_t asked_ns = 0, patience_ns = 0;
   std::optional<WindowKey> window;
 };
 
@@ -112,10 +113,14 @@ std::vector<Peers::Part> Peers::divide(std::span<Get> gets, std::span<std::uint6
   return parts;
 }
 
+// All parts of a call are asked for at once, and a peer sends them one after the other: the last one has the time that all
+// of them take.
 void Peers::ask(Part& part, std::span<Get> gets, std::uint64_t deadline_ns) {
-  const std::uint64_t now_ns = base::SteadyClock::read();
-  part.deadline_ns = std::min(deadline_ns, now_ns + options_.patience_ns +
-                                               part.bytes * kSecond / options_.least_bytes_per_s);
+  const auto time_ns = [&](std::uint64_t bytes) {
+    return options_.patience_ns + bytes * kSecond / options_.least_bytes_per_s;
+  };
+  part.asked_ns = base::SteadyClock::read();
+  part.patience_ns = time_ns(part.bytes);
   std::vector<transfer::Strided> sections;
   for (const std::size_t i : part.gets) {
     for (const storage::Room& room : gets[i].room)
@@ -128,6 +133,7 @@ void Peers::ask(Part& part, std::span<Get> gets, std::uint64_t deadline_ns) {
     const auto at = peers_.find(part.slot);
     if (at == peers_.end()) return;
     at->second.flying_bytes += part.bytes;
+    part.deadline_ns = std::min(deadline_ns, part.asked_ns + time_ns(at->second.flying_bytes));
     part.id = at->second.id;
     part.request = next_request_++;
     awaited_[part.request] = {.from = part.id};
@@ -137,7 +143,7 @@ void Peers::ask(Part& part, std::span<Get> gets, std::uint64_t deadline_ns) {
   part.window = *window;
   GetMessage message{.request = part.request,
                      .window = static_cast<std::uint64_t>(*window),
-                     .deadline_ns = part.deadline_ns - std::min(part.deadline_ns, now_ns),
+                     .deadline_ns = part.deadline_ns - std::min(part.deadline_ns, part.asked_ns),
                      .space = gets[part.gets.front()].key.space,
                      .blocks = part.blocks};
   send(part.id, message);
@@ -153,6 +159,15 @@ void Peers::rate(Peer& peer, bool has_worked) {
   peer.rests_until_ns = base::SteadyClock::read() + peer.rest_ns;
 }
 
+// Until when a part is waited for: a peer that goes on answering is not given up before the part's deadline. Under mutex_.
+std::uint64_t Peers::patience_end_ns(const Part& part) const {
+  std::uint64_t since_ns = part.asked_ns;
+  const auto at = peers_.find(part.slot);
+  if (at != peers_.end() && at->second.id == part.id)
+    since_ns = std::max(since_ns, at->second.heard_ns);
+  return std::min(part.deadline_ns, since_ns + part.patience_ns);
+}
+
 // Waits for the answer to a part and for its bytes.
 void Peers::collect(Part& part, std::span<Get> gets, std::span<std::uint64_t> tried) {
   const std::uint64_t bit = std::uint64_t{1} << part.slot;
@@ -160,13 +175,10 @@ void Peers::collect(Part& part, std::span<Get> gets, std::span<std::uint64_t> tr
   if (part.request != 0) {
     std::unique_lock lock(mutex_);
     Awaited& awaited = awaited_[part.request];
-    const auto left_ns = [&] {
-      const std::uint64_t now_ns = base::SteadyClock::read();
-      return std::chrono::nanoseconds(part.deadline_ns - std::min(part.deadline_ns, now_ns));
-    };
-    if (part.window) {
-      (void)changed_.wait_for(lock, left_ns(),
-                              [&] { return awaited.got || awaited.error || stop_; });
+    while (part.window && !awaited.got && !awaited.error && !stop_) {
+      const std::uint64_t end_ns = patience_end_ns(part), now_ns = base::SteadyClock::read();
+      if (now_ns >= end_ns) break;
+      (void)changed_.wait_for(lock, std::chrono::nanoseconds(end_ns - now_ns));
     }
     got = std::move(awaited.got);
     awaited_.erase(part.request);
@@ -174,7 +186,9 @@ void Peers::collect(Part& part, std::span<Get> gets, std::span<std::uint64_t> tr
   const bool is_whole = got && got->blocks.size() == part.gets.size();
   bool has_worked = got && got->blocks.size() <= part.gets.size();
   if (is_whole) {
-    const auto arrived = engine_->wait(*part.window, part.deadline_ns);
+    const std::uint64_t end_ns =
+        std::min(part.deadline_ns, base::SteadyClock::read() + part.patience_ns);
+    const auto arrived = engine_->wait(*part.window, end_ns);
     has_worked = arrived && arrived->state == TransferState::kDone;
   }
   if (part.window) engine_->release(*part.window);
@@ -185,6 +199,7 @@ void Peers::collect(Part& part, std::span<Get> gets, std::span<std::uint64_t> tr
     if (part.request != 0 && at != peers_.end() &&
         at->second.id == part.id) {  // not lost meanwhile
       rate(at->second, has_worked);
+      if (has_worked) at->second.heard_ns = base::SteadyClock::read();
       at->second.flying_bytes -= part.bytes;
     }
   }

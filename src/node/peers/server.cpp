@@ -240,14 +240,14 @@ void PeerServer::serve(const Request& request) {
   // It may have ended before it is known here.
   const bool is_over = push && ended_.erase(raw(*push)) != 0;
   ended_.clear();
+  if (push && options_.most_bytes_per_s != 0) {
+    next_ns_ =
+        std::max(next_ns_, base::SteadyClock::read()) + bytes * kNsPerS / options_.most_bytes_per_s;
+  }
   if (!push || is_over) return;
   flying_[raw(*push)] = {std::move(copy), request.from, bytes};
   flying_to_[request.from] += bytes;
   flying_bytes_ += bytes;
-  if (options_.most_bytes_per_s != 0) {
-    next_ns_ =
-        std::max(next_ns_, base::SteadyClock::read()) + bytes * kNsPerS / options_.most_bytes_per_s;
-  }
 }
 
 }  // namespace cachalot::node
