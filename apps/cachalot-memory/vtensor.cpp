@@ -317,7 +317,8 @@ void add_vtensor(Command& app, Chosen& chosen) {
     return command->add_option(name, value, text)->type_name(type);
   };
   add_trace_file_flag(*command, options->trace);
-  add_model_flag(*command, options->model, "model of the KV, one rank")->capture_default_str();
+  add_model_flag(*command, options->model, LayersOf::kModel, "model of the KV, one rank")
+      ->capture_default_str();
   add("--layout", options->layouts, "per_layer|folded|folded_parts,…",
       "per_layer (a plane for each layer and part), folded (one plane), folded_parts (keys and "
       "values apart)")

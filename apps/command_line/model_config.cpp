@@ -1,12 +1,16 @@
 #include "model_config.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
+#include <vector>
 
 namespace cachalot::apps {
 namespace {
@@ -14,6 +18,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kMostBytes = std::size_t{16} << 20;
+constexpr std::uint32_t kMostLayers = 10'000;
+const std::string kFull = "full_attention";
 
 Result<json> read_json(const std::string& file) {
   std::ifstream input(file, std::ios::binary);
@@ -59,16 +65,53 @@ Status check_numbers(const json& config, const std::string& file) {
   return {};
 }
 
-// The first layer that keeps something else than keys and values; empty: there is none.
-std::string other_layer(const json& config) {
-  const auto types = config.find("layer_types");
-  if (types == config.end() || !types->is_array()) return "";
-  for (const json& type : *types) {
-    const std::string name = type.is_string() ? type.get<std::string>() : type.dump();
-    if (name != "full_attention" && name != "sliding_attention" && name != "chunked_attention")
-      return name;
+// Some models say each layer's kind, others how often a layer without a window comes, others nothing but their type.
+// Empty: all layers are of one kind.
+std::vector<std::string> kinds_of_layers(const json& config, std::uint32_t layers) {
+  std::vector<std::string> kinds;
+  if (const auto types = config.find("layer_types"); types != config.end() && types->is_array()) {
+    for (const json& type : *types)
+      kinds.push_back(type.is_string() ? type.get<std::string>() : type.dump());
+    return kinds;
+  }
+  static const std::map<std::string, std::uint32_t> kPeriods = {
+      {"gemma2", 2}, {"gemma3", 6}, {"gemma3_text", 6}, {"cohere2", 4}, {"llama4_text", 4}};
+  std::uint32_t period = find_number(config, "sliding_window_pattern").value_or(0);
+  if (const auto type = config.find("model_type");
+      period == 0 && type != config.end() && type->is_string()) {
+    const auto known = kPeriods.find(type->get<std::string>());
+    if (known != kPeriods.end()) period = known->second;
+  }
+  if (period < 2 || layers > kMostLayers) return kinds;
+  for (std::uint32_t layer = 1; layer <= layers; ++layer)
+    kinds.push_back(layer % period == 0 ? kFull : "sliding_attention");
+  return kinds;
+}
+
+// What a layer keeps beside keys and values of each token, or instead of them; empty: nothing that is known here.
+std::string other_layer(const json& config, const std::vector<std::string>& kinds) {
+  for (const std::string& kind : kinds) {
+    if (kind != kFull && kind != "sliding_attention" && kind != "chunked_attention")
+      return "layers of " + kind;
+  }
+  // State layers between those of attention; an indexer's keys; layers that read those of an earlier one.
+  for (const char* name :
+       {"full_attention_interval", "attn_layer_period", "attn_layer_indices", "attn_type_list",
+        "layers_block_type", "hybrid_override_pattern", "linear_attn_config", "mamba_d_ssm",
+        "mamba_d_state", "state_size", "index_head_dim", "num_kv_shared_layers"}) {
+    const auto found = config.find(name);
+    if (found != config.end() && !found->is_null() && *found != 0) return name;
   }
   return "";
+}
+
+// As vLLM makes groups: of as many layers as the rarer kind has, unless the kinds are about as many.
+std::uint32_t layers_of_a_block(const std::vector<std::string>& kinds, std::uint32_t layers) {
+  const auto full = static_cast<std::uint32_t>(std::ranges::count(kinds, kFull));
+  const auto others = static_cast<std::uint32_t>(kinds.size()) - full;
+  const auto [fewer, more] = std::minmax(full, others);
+  if (more == 0) return layers;
+  return fewer == 0 || more < 1.25 * fewer ? more : fewer;
 }
 
 }  // namespace
@@ -77,7 +120,7 @@ bool is_model_path(const std::string& text) {
   return text.find('/') != std::string::npos || text.ends_with(".json");
 }
 
-Result<std::string> read_model_config(const std::string& path) {
+Result<std::string> read_model_config(const std::string& path, LayersOf which) {
   std::error_code ignored;
   const std::string file =
       std::filesystem::is_directory(path, ignored) ? path + "/config.json" : path;
@@ -85,15 +128,18 @@ Result<std::string> read_model_config(const std::string& path) {
   // Of a model that also takes images.
   const auto text = whole.find("text_config");
   const json& config = text != whole.end() && text->is_object() ? *text : whole;
-  if (const std::string other = other_layer(config); !other.empty()) {
-    return Error::make(Code::kUnsupported,
-                       "%.160s: has layers of %.40s, whose blocks the engine alone can size: start "
-                       "it once, its log says how many bytes a block has",
-                       file.c_str(), other.c_str());
-  }
   CACHALOT_TRY(check_numbers(config, file));
   const auto of_config = [&](const char* name) { return find_number(config, name); };
-  const auto layers = of_config("num_hidden_layers");
+  auto layers = of_config("num_hidden_layers");
+  const std::vector<std::string> kinds = kinds_of_layers(config, layers.value_or(0));
+  if (const std::string other = other_layer(config, kinds); !other.empty()) {
+    return Error::make(
+        Code::kUnsupported,
+        "%.160s: has %.60s: the engine alone can size its blocks; start it once, its "
+        "log says how many bytes a block has",
+        file.c_str(), other.c_str());
+  }
+  if (layers && which == LayersOf::kBlock) layers = layers_of_a_block(kinds, *layers);
   const std::string end = ",dtype=" + dtype_of(config.contains("torch_dtype") ? config : whole);
   const std::string begin = layers ? "layers=" + std::to_string(*layers) : "";
   const auto rank = of_config("kv_lora_rank"), rope = of_config("qk_rope_head_dim");

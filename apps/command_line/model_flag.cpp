@@ -3,18 +3,17 @@
 #include <algorithm>
 
 #include "geometry/model.h"
-#include "model_config.h"
 
 namespace cachalot::apps {
 namespace {
 
 // A path becomes dimensions. The library's errors are short: of an unknown name the command line gets all that are known.
-std::string check_model(std::string& text) {
+std::string check_model(std::string& text, LayersOf layers) {
   if (is_model_path(text)) {
     constexpr const char* kDtype = ",dtype=";
     const std::size_t at = std::min(text.rfind(kDtype), text.size());
     const std::string dtype = text.substr(at);
-    Result<std::string> dimensions = read_model_config(text.substr(0, at));
+    Result<std::string> dimensions = read_model_config(text.substr(0, at), layers);
     if (!dimensions) return dimensions.error().message;
     text = dtype.empty() ? *dimensions : dimensions->substr(0, dimensions->rfind(kDtype)) + dtype;
   }
@@ -29,14 +28,16 @@ std::string check_model(std::string& text) {
 
 }  // namespace
 
-Flag* add_model_flag(Command& command, std::string& model, const std::string& text) {
+Flag* add_model_flag(Command& command, std::string& model, LayersOf layers,
+                     const std::string& text) {
   return command
       .add_option("--model", model,
                   text + "; a name (" + geometry::model_choices() +
                       "), or a path with a slash: of a config.json, or of the folder that has it, "
                       "and ,dtype=f8 if the engine stores other numbers")
       ->type_name("NAME|DIMENSIONS|PATH")
-      ->transform(Validator(check_model, ""));
+      ->transform(
+          Validator([layers](std::string& given) { return check_model(given, layers); }, ""));
 }
 
 }  // namespace cachalot::apps

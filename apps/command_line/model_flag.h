@@ -4,11 +4,14 @@
 #include <string>
 
 #include "flags.h"
+#include "model_config.h"
 
 namespace cachalot::apps {
 
-// @param text  what the command takes from the model. The value is checked, and the path of a
-// config.json becomes its dimensions: geometry::parse_model() takes it.
-Flag* add_model_flag(Command& command, std::string& model, const std::string& text);
+// @param text    what the command takes from the model. The value is checked, and the path of a
+//                config.json becomes its dimensions: geometry::parse_model() takes it.
+// @param layers  of a config.json
+Flag* add_model_flag(Command& command, std::string& model, LayersOf layers,
+                     const std::string& text);
 
 }  // namespace cachalot::apps

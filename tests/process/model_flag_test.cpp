@@ -57,7 +57,16 @@ TEST_F(ModelFlag, OfPoolCreateTakesAConfigFile) {
   EXPECT_EQ(block_bytes(R"({"text_config": {"num_hidden_layers": 61, "kv_lora_rank": 512,
                             "qk_rope_head_dim": 64, "num_key_value_heads": 128}})"),
             1124352);
-  const std::string half = path("config.json") + ",dtype=f8";
+  // One layer of six has no window: vLLM keeps two layers in a block.
+  EXPECT_EQ(block_bytes(R"({"text_config": {"num_hidden_layers": 12, "num_key_value_heads": 8,
+                            "head_dim": 128, "model_type": "gemma3_text"}})"),
+            2 * 2 * 8 * 128 * 2 * 16);
+  EXPECT_EQ(block_bytes(R"({"num_hidden_layers": 4, "num_key_value_heads": 8, "head_dim": 128,
+                            "layer_types": ["sliding_attention", "full_attention",
+                                            "sliding_attention", "full_attention"]})"),
+            2 * 2 * 8 * 128 * 2 * 16);
+  write("latent.json", R"({"num_hidden_layers": 61, "kv_lora_rank": 512, "qk_rope_head_dim": 64})");
+  const std::string half = path("latent.json") + ",dtype=f8";
   expect_done(run({"pool", "create", path("half"), "--block-tokens", "16", "--capacity-blocks", "4",
                    "--model", half}));
   EXPECT_EQ(run({"pool", "info", path("half"), "--json", "-"}).json()["geometry"]["block_bytes"],
@@ -78,8 +87,21 @@ TEST_F(ModelFlag, OfPoolCreateRefusesAConfigFileThatTellsNoSize) {
   refusal(R"({"num_hidden_layers": 1, "num_key_value_heads": "8", "head_dim": null})", kUsage,
           "num_key_value_heads is \"8\", expected a whole number");
   refusal(R"({"layer_types": ["full_attention", "linear_attention"]})", kUsage, "linear_attention");
+  refusal(R"({"num_hidden_layers": 48, "num_key_value_heads": 2, "head_dim": 256,
+              "full_attention_interval": 4})",
+          kUsage, "full_attention_interval");
   expect_error(run({"pool", "create", path("kv"), "--model", path("none.json")}), kUsage,
                {"--model", "none.json", "No such file"});
+}
+
+// What a token takes, not what shares a block.
+TEST_F(ModelFlag, OfHitrateTakesAllLayersOfAConfigFile) {
+  const std::string file = write("config.json", R"({"num_hidden_layers": 12, "head_dim": 128,
+                                 "num_key_value_heads": 8, "sliding_window_pattern": 6})");
+  EXPECT_EQ(
+      run(with_model({"hitrate", "--trace", kTrace, "--no-summary", "--json", "-"}, file.c_str()))
+          .json()["block_bytes"],
+      12 * 2 * 8 * 128 * 2 * 512);
 }
 
 TEST_F(ModelFlag, OfHitrateTakesDimensions) {

@@ -29,6 +29,9 @@ def block_size(*arguments):
     (LLAMA, ("--kv-cache-dtype", "fp8", "-pp", "2"), 16 * 2 * 8 * 128 * 1 * 16),
     (DEEPSEEK, ("-tp", "8"), 61 * 576 * 2 * 16),
     (WINDOWS, (), 2 * 2 * 2 * 64 * 2 * 16),  # groups of two layers: as many as have no window
+    ({"text_config": {**LLAMA, "num_hidden_layers": 12, "sliding_window_pattern": 6}}, (), 2 * 2 * 8 * 128 * 2 * 16),
+    ({"text_config": {**LLAMA, "num_hidden_layers": 12, "model_type": "gemma3_text"}}, (), 2 * 2 * 8 * 128 * 2 * 16),
+    ({**LLAMA, "model_type": "gemma2"}, (), 16 * 2 * 8 * 128 * 2 * 16),
 ])
 def test_the_line_has_the_bytes_of_a_ranks_block(tmp_path, config, flags, expected):
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -43,6 +46,8 @@ def test_the_line_has_the_bytes_of_a_ranks_block(tmp_path, config, flags, expect
     ("[]", (), "is no JSON object"),
     ("{}", (), "expected num_hidden_layers"),
     (json.dumps({**LLAMA, "layer_types": ["full_attention", "linear_attention"]}), (), "layers of linear_attention"),
+    (json.dumps({**LLAMA, "full_attention_interval": 4}), (), "full_attention_interval: the engine alone"),
+    (json.dumps({**DEEPSEEK, "index_head_dim": 128}), (), "index_head_dim: the engine alone"),
     (json.dumps(LLAMA), ("-tp", "3"), "8 KV heads on 3 ranks"),
     (json.dumps(LLAMA), ("--block-size", "0"), "--block-size: 0, expected at least 1"),
     (None, (), "No such file"),

@@ -107,7 +107,10 @@ void add_geometry_flags(Command& app, GeometryFlags& flags) {
     return app.add_option(name, value, text)->type_name(type)->group(kGeometryGroup);
   };
   add("--block-bytes", flags.block_bytes, "BYTES", "bytes of a block, a multiple of 64");
-  add_model_flag(app, flags.model, "instead: the block of this model, all layers")
+  add_model_flag(
+      app, flags.model, LayersOf::kBlock,
+      "instead: the block of this model, all layers; with and without windows: those that vLLM "
+      "keeps in one block")
       ->group(kGeometryGroup);
   add("--block-tokens", flags.block_tokens, "N", "tokens of a block, with --model")
       ->transform(number(1, 1u << 20));

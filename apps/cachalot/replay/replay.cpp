@@ -301,7 +301,8 @@ void add_replay(Command& app, Chosen& chosen) {
       ->transform(number(1, replay::kMaxEngines));
   Flag* bytes = command->add_option("--block-bytes", flags->block_bytes,
                                     "bytes of a block, a multiple of 64 (default: 64KiB)");
-  add_model_flag(*command, options.model, "instead: the block of this model, all layers")
+  add_model_flag(*command, options.model, LayersOf::kModel,
+                 "instead: the block of this model, all layers")
       ->excludes(bytes);
   Flag* blocks = command->add_option("--capacity-blocks", flags->capacity_blocks,
                                      "blocks that may be published at a time (default: 20000)");

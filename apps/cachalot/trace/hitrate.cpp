@@ -342,7 +342,8 @@ void add_hitrate(Command& app, Chosen& chosen) {
   add_block_tokens_flag(*command, options->trace);
   add("--page-tokens", options->page_tokens, "N,…",
       "block sizes to simulate, multiples of the trace's; capacities stay as many tokens");
-  add_model_flag(*command, options->model, "model of the KV: adds capacities in bytes");
+  add_model_flag(*command, options->model, LayersOf::kModel,
+                 "model of the KV: adds capacities in bytes");
   add("--bytes-per-token", options->bytes_per_token, "SIZE",
       "instead: KV bytes of a token over all layers and ranks");
   add_trace_reading_flags(*command, options->trace);

@@ -3,11 +3,17 @@
 import json
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 from cachalot import KvGeometry
 
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+# Every so many layers one has no window, where the configuration does not say it.
+_PERIODS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "llama4_text": 4}
+# State layers between those of attention; an indexer's keys; layers that read those of an earlier one.
+_OTHERS = ("full_attention_interval", "attn_layer_period", "attn_layer_indices", "attn_type_list", "layers_block_type",
+           "hybrid_override_pattern", "linear_attn_config", "mamba_d_ssm", "mamba_d_state", "state_size", "index_head_dim",
+           "num_kv_shared_layers")
 _FULL, _WINDOW = "full_attention", ("sliding_attention", "chunked_attention")
 
 
@@ -55,17 +61,27 @@ class Parallel:
     pipeline: int = 1
 
 
+def _kinds_of_layers(text: Dict[str, Any], layers: int) -> List[str]:
+    """Some models say each layer's kind, others how often a layer without a window comes, others nothing but their type."""
+    kinds = text.get("layer_types")
+    if isinstance(kinds, list):
+        return kinds
+    period = text.get("sliding_window_pattern") or _PERIODS.get(text.get("model_type", ""), 0)
+    if not isinstance(period, int) or period < 2:
+        return []
+    return [_FULL if layer % period == 0 else _WINDOW[0] for layer in range(1, layers + 1)]
+
+
 def _layers_of_a_group(text: Dict[str, Any], layers: int) -> int:
     """Layers with and without a window have tables of their own; vLLM makes groups of as many layers as the rarer kind has."""
-    kinds = text.get("layer_types")
-    if not isinstance(kinds, list):
-        return layers
-    other = [kind for kind in kinds if kind != _FULL and kind not in _WINDOW]
+    kinds = _kinds_of_layers(text, layers)
+    other = [f"layers of {kind}" for kind in kinds if kind != _FULL and kind not in _WINDOW] + [key for key in _OTHERS if text.get(key)]
     if other:
-        raise ConfigError(f"layers of {other[0]}: the engine alone can size their blocks; start it once, its log says how many "
-                          "bytes a block has")
+        raise ConfigError(f"{other[0]}: the engine alone can size its blocks; start it once, its log says how many bytes a block has")
     full = kinds.count(_FULL)
     fewer, more = sorted((full, len(kinds) - full))
+    if more == 0:
+        return layers
     if fewer == 0:
         return more
     return more if more < 1.25 * fewer else fewer
