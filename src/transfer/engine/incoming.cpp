@@ -306,7 +306,8 @@ bool TransferEngine::Impl::copy_slice(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   Status status;
   bool is_valid = false, is_corrupt = false;
-  if (to->enter()) {
+  const bool is_inside = to->enter();
+  if (is_inside && from->from->enter(from->lease)) {
     // With a checksum in steps, whose bytes are still in the core's cache when they are hashed.
     const std::uint64_t most = copy.has_checksum ? kHashedBytes : copy.end - copy.offset;
     PayloadHash hash;
@@ -319,8 +320,9 @@ bool TransferEngine::Impl::copy_slice(std::unique_lock<std::mutex>& lock) {
     // Only now is it known that the peer had not taken its memory back.
     is_valid = status.ok() && from->from->holds(from->lease);
     is_corrupt = is_valid && copy.has_checksum && hash.digest() != copy.checksum;
-    to->leave();
+    from->from->leave(from->lease);
   }
+  if (is_inside) to->leave();
   lock.lock();
   const auto again = windows.find(raw(copy.window));
   if (again == windows.end() || again->second.status.state != TransferState::kRunning)
