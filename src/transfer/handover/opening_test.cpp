@@ -26,7 +26,7 @@ using namespace transfer;  // NOLINT
 
 // Four ranks in pairs with two heads each. Other ranks would take it for four ranks with one head each.
 TEST(Opening, ARankHasTheHeadsThatItsNumberSays) {
-  std::vector<std::byte> tensor(1 << 20);
+  std::vector<std::byte> tensor(1024);
   TransferOptions options;
   options.instance = "p";
   options.model = "test";
@@ -95,7 +95,9 @@ TEST(Opening, ARankThatIsAskedWhileItOpensAnswers) {
         fd = os::FileDescriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
       } while (::connect(fd.get(), at.get(), at.bytes) != 0 && base::SteadyClock::read() < end_ns);
       RawPeer raw(std::move(fd));
-      AskMessage ask{.ask = 1, .tokens = 50};
+      AskMessage ask;
+      ask.ask = 1;
+      ask.tokens = 50;
       for (const Frame& frame :
            {hello_of("d/0", round, facts), reads_of(),
             Frame{FrameType::kMessage, BodyWriter().bytes(encode(ask)).take()}})
