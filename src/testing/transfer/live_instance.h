@@ -55,7 +55,7 @@ struct LiveInstance {
     options.listen = {listen};
     options.registry = registry;
     options.cluster_key_file = cluster_key_file;
-    options.peer_timeout_ns = 2 * kSecond;
+    options.peer_timeout_ns = peer_timeout_ns;
     if (gpus != nullptr) {
       options.cache.cuda_device = 0;
       streams.push_back(gpus->make_stream());
@@ -87,6 +87,7 @@ struct LiveInstance {
   client::GpuMachine*
       gpus;  // null: the caches are in this process's memory; else they are adopted by a fake GPU
   std::string registry, cluster_key_file;
+  std::uint64_t peer_timeout_ns = 2 * kSecond;
   InstanceShape shape;
   TestInstance memory;
   std::vector<gpu::Stream> streams;  // of each rank's cache on a GPU, in the order of their starts

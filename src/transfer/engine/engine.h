@@ -49,6 +49,8 @@ enum class WindowKey : std::uint64_t {
 enum class PushId : std::uint64_t {};
 
 inline constexpr std::uint64_t kNoDeadline = ~std::uint64_t{0};
+// 146 years: a sum with a clock's value fits.
+inline constexpr std::uint64_t kMostPeerTimeoutNs = ~std::uint64_t{0} >> 2;
 inline constexpr std::size_t kMostMessageBytes = 2u << 20;
 
 // Name, incarnation and facts are what the peer says of itself.

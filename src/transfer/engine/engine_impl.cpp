@@ -292,7 +292,9 @@ TransferEngine::~TransferEngine() = default;
 Result<std::unique_ptr<TransferEngine>> TransferEngine::open(
     const EngineOptions& options, EngineEvents* events,
     std::vector<std::unique_ptr<Transport>> transports) {
-  auto impl = std::make_unique<Impl>(options, events);
+  EngineOptions bounded = options;
+  bounded.peer_timeout_ns = std::min(options.peer_timeout_ns, kMostPeerTimeoutNs);
+  auto impl = std::make_unique<Impl>(bounded, events);
   CACHALOT_TRY(impl->start(std::move(transports)));
   return std::unique_ptr<TransferEngine>(new TransferEngine(std::move(impl)));
 }

@@ -2,14 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/mman.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/rng.h"
@@ -56,7 +59,10 @@ struct Pair : EngineEvents {
     options.listen = {is_tcp ? "tcp:127.0.0.1:0"
                              : "unix:@cachalot-engine-test-" + std::to_string(getpid()) + "-" +
                                    std::to_string(++number)};
-    options.damage = [this](WindowKey, std::uint64_t, std::uint64_t) { return damages-- > 0; };
+    options.damage = [this](WindowKey, std::uint64_t, std::uint64_t) {
+      if (const auto now = std::exchange(before_bytes, {}); now) now();
+      return damages-- > 0;
+    };
     receiver = *TransferEngine::open(options, this);
     to = *sender->connect({"receiver", receiver->incarnation(), receiver->addresses()}, in(5000));
     std::unique_lock lock(mutex);
@@ -73,6 +79,7 @@ struct Pair : EngineEvents {
   std::condition_variable came;
   PeerId to = {}, from = {};
   std::atomic<int> damages = 0;
+  std::function<void()> before_bytes;  // that the receiver writes next; once
   std::unique_ptr<TransferEngine> sender, receiver;
 };
 
@@ -254,6 +261,22 @@ TEST(EngineOptions, APeerTimeoutThatLosesEachPeerAtOnceIsRefused) {
   EXPECT_NE(std::string(engine.error().message).find("at least 1 ms"), std::string::npos);
 }
 
+TEST(EngineOptions, WithoutAPeerTimeoutPeersConnect) {
+  EngineOptions options;
+  options.name = "called";
+  options.listen = {"tcp:127.0.0.1:0"};
+  options.peer_timeout_ns = ~std::uint64_t{0};
+  const auto called = *TransferEngine::open(options);
+  options.name = "caller";
+  options.listen = {};
+  const auto caller = *TransferEngine::open(options);
+  for (int i = 0; i < 10; ++i) {
+    const Result<PeerId> peer = caller->connect({"", 0, called->addresses()}, in(20'000));
+    ASSERT_TRUE(peer.ok()) << peer.error().message;
+    caller->disconnect(*peer);
+  }
+}
+
 // Silence counts from when something waits for the peer, not from the last frame before.
 TEST_P(EngineWays, APeerThatWasIdleForLongerThanItsTimeoutTakesAPush) {
   Pair pair(GetParam(), false, 1'000'000'000);
@@ -413,6 +436,28 @@ TEST(Engine, SaysHowManyBytesOfMessagesAPeerHasNotTaken) {
 }
 
 // The same for a peer that copies the memory by itself.
+// Loads from it would end the process.
+TEST(Engine, MemoryOfThisProcessIsNotReadAfterItsPushHasEnded) {
+  Pair pair(Way::kSameProcess);
+  const std::size_t bytes = 1 << 20;
+  void* const source =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(source, MAP_FAILED);
+  std::vector<std::uint8_t> target(bytes);
+  const WindowKey window =
+      *pair.receiver->open_window(pair.from, Strided::flat(target.data(), bytes), in(5000));
+  const PushId push =
+      *pair.sender->push(pair.to, window, Strided::flat(source, bytes), in(5000), 0);
+  pair.before_bytes = [&] {
+    pair.sender->release(push);
+    munmap(source, bytes);
+  };
+  ASSERT_TRUE(pair.sender->advance(push, bytes).ok());
+  const TransferStatus status = *pair.receiver->wait(window, in(5000));
+  EXPECT_EQ(status.state, TransferState::kFailed);
+  EXPECT_EQ(status.error.code, Code::kStale) << status.error.message;
+}
+
 TEST(Engine, APushThatHasEndedEndsItsLease) {
   const std::string name = "@cachalot-engine-test-lease-" + std::to_string(getpid());
   ToRawPeer sender("unix:" + name);

@@ -305,8 +305,9 @@ bool TransferEngine::Impl::copy_slice(std::unique_lock<std::mutex>& lock) {
       options.damage && options.damage(copy.window, copy.offset, copy.end - copy.offset);
   lock.unlock();
   Status status;
-  bool is_valid = false, is_corrupt = false;
-  if (to->enter()) {
+  bool is_held = false, is_corrupt = false;
+  const bool is_inside = to->enter();
+  if (is_inside && from->from->enter(from->lease)) {
     // With a checksum in steps, whose bytes are still in the core's cache when they are hashed.
     const std::uint64_t most = copy.has_checksum ? kHashedBytes : copy.end - copy.offset;
     PayloadHash hash;
@@ -317,20 +318,21 @@ bool TransferEngine::Impl::copy_slice(std::unique_lock<std::mutex>& lock) {
       if (copy.has_checksum) hash.add(to->stream(), at, bytes);
     }
     // Only now is it known that the peer had not taken its memory back.
-    is_valid = status.ok() && from->from->holds(from->lease);
-    is_corrupt = is_valid && copy.has_checksum && hash.digest() != copy.checksum;
-    to->leave();
+    is_held = from->from->holds(from->lease);
+    is_corrupt = status.ok() && is_held && copy.has_checksum && hash.digest() != copy.checksum;
+    from->from->leave(from->lease);
   }
+  if (is_inside) to->leave();
   lock.lock();
   const auto again = windows.find(raw(copy.window));
   if (again == windows.end() || again->second.status.state != TransferState::kRunning)
     return !copies.empty();
   Window& window = again->second;
   Peer* peer = find(window.peer);
-  if (!status.ok() || !is_valid) {
-    const Error error = status.ok()
-                            ? Error::make(Code::kStale, "the sender has taken its memory back")
-                            : status.error();
+  if (!status.ok() || !is_held) {
+    // Memory that was taken back may be unmapped: that it cannot be read is not why.
+    const Error error = is_held ? status.error()
+                                : Error::make(Code::kStale, "the sender has taken its memory back");
     end_window(window, &error, true);
   } else if (peer != nullptr && !peer->links.empty()) {
     if (is_corrupt) ++counters.corrupt_chunks;

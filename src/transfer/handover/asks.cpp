@@ -235,6 +235,7 @@ bool TransferRank::Impl::is_complete(const Ask& ask, const Source& source) const
 }
 
 void TransferRank::Impl::end_if_arrived(Ask& ask) {
+  if (ask.status.state != HandoverState::kRunning) return;  // it ended with its copies
   for (const Source& source : ask.sources) {
     if (!is_complete(ask, source)) return;
   }

@@ -131,6 +131,7 @@ TEST_F(Copies, LayersAndTheNotePassThroughTheRankThatFetches) {
     ASSERT_EQ(status.state, HandoverState::kDone) << status.error.message;
     EXPECT_EQ(std::string(reinterpret_cast<const char*>(status.note.data()), status.note.size()),
               note);
+    EXPECT_EQ(rank->statistics().done_asks, 1u);
   }
   expect_model_bytes(decode, 0, tokens, before);
   EXPECT_TRUE(ended(p)->status.ok());

@@ -12,6 +12,7 @@
 
 #include <cachalot/transfer.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -142,8 +143,12 @@ struct EndedFetch {
 
 struct TransferRank::Impl final : EngineEvents {
   explicit Impl(const TransferOptions& given, kv::EngineCache made, std::uint32_t rank)
-      : options(given), cache(std::move(made)), own_rank(rank) {}
+      : options(bounded(given)), cache(std::move(made)), own_rank(rank) {}
   ~Impl() override;
+  static TransferOptions bounded(TransferOptions given) {
+    given.peer_timeout_ns = std::min(given.peer_timeout_ns, kMostPeerTimeoutNs);
+    return given;
+  }
   Status start();
   void close();
 

@@ -99,6 +99,19 @@ TEST_F(Sisters, ARankMayAskAfterItsSisterHasFailed) {
   EXPECT_TRUE(ended(p).has_value());
 }
 
+TEST_F(Sisters, WithoutATimeoutOfPeersARankMayAskAfterItsSisterHasFailed) {
+  p.close();
+  prefill.peer_timeout_ns = ~std::uint64_t{0};
+  prefill.start(0, "tcp:127.0.0.1:0");
+  offer({.layers_ready = 1});
+  const AskId gone = ask(0);
+  ASSERT_EQ(decode.ranks[0].wait(gone, kLong, 1)->layers, 1u);
+  decode.ranks[0].release(gone);
+  expect_heard(0);
+  EXPECT_FALSE(ended(p, kSecond / 5).has_value());
+  expect_taken_by(1, ask(1));
+}
+
 TEST_F(Sisters, ThePagesAreFreeAtOnceWhenAllRanksHaveFailed) {
   offer({.layers_ready = 1, .has_note = true});
   const AskId one = ask(0), two = ask(1);

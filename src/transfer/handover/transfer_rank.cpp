@@ -28,6 +28,16 @@ std::uint64_t turn_of(const OfferId& id, const InstanceShape& source, const Inst
   return id.low % std::max(source.ranks(), fetchers);
 }
 
+// Plans know the heads of a rank by its number alone: another division would move the bytes of other heads.
+Status check_heads(const KvGeometry& own, const KvGeometry& planned) {
+  if (own.kv_heads == planned.kv_heads && own.tp_replicas == planned.tp_replicas) return {};
+  return Error::make(Code::kInvalidArgument,
+                     "geometry: a rank of TP %u with kv_heads %u and tp_replicas %u; expected %u "
+                     "and %u for a model of %u heads",
+                     own.tp_size, own.kv_heads, own.tp_replicas, planned.kv_heads,
+                     planned.tp_replicas, planned.kv_heads * (own.tp_size / planned.tp_replicas));
+}
+
 }  // namespace
 
 Result<OfferId> random_offer_id() {
@@ -38,6 +48,7 @@ Result<OfferId> random_offer_id() {
 Status TransferRank::Impl::start() {
   CACHALOT_TRY_ASSIGN(model_sizes, model_text(options.geometry, options.shape));
   CACHALOT_TRY_ASSIGN(own_ranks, ranks_of(options.geometry, options.shape, options.shape));
+  CACHALOT_TRY(check_heads(options.geometry, own_ranks[own_rank].geometry));
   EngineOptions engine_options;
   engine_options.name = rank_name(options.instance, own_rank);
   engine_options.facts = {
@@ -49,8 +60,12 @@ Status TransferRank::Impl::start() {
                       read_cluster_key(options.cluster_key_file, options.listen));
   engine_options.listen = std::move(listening.addresses);
   if (tune) tune(engine_options);
-  CACHALOT_TRY_ASSIGN(engine,
-                      TransferEngine::open(engine_options, this, std::move(listening.transports)));
+  {
+    // An event may come before the engine is known here.
+    const std::lock_guard lock(mutex);
+    CACHALOT_TRY_ASSIGN(
+        engine, TransferEngine::open(engine_options, this, std::move(listening.transports)));
+  }
   if (!options.registry.empty()) {
     CACHALOT_TRY_ASSIGN(PeerRecord own, PeerRecord::make(engine->name(), engine->addresses()));
     own.incarnation = engine->incarnation();
@@ -222,12 +237,12 @@ Status TransferRank::Impl::check_peer(PeerId peer) const {
 
 void TransferRank::Impl::on_message(PeerId peer, std::span<const std::byte> bytes) {
   Result<Message> message = decode(bytes);
+  const std::lock_guard lock(mutex);
+  if (is_closed) return;
   if (!message) {
     engine->disconnect(peer);
     return;
   }
-  const std::lock_guard lock(mutex);
-  if (is_closed) return;
   if (auto* ask = std::get_if<AskMessage>(&*message)) take_ask(peer, std::move(*ask));
   if (auto* plan = std::get_if<PlanMessage>(&*message)) take_plan(peer, *plan);
   if (auto* go = std::get_if<GoMessage>(&*message)) take_go(peer, *go);

@@ -4,6 +4,9 @@
 // peer either has the right bytes, or knows that it has not (as rule R6 of the pool). The owner waits for nothing: a
 // peer that is stopped in mid-copy learns it when it goes on.
 //
+// A peer in the owner's own process loads from addresses that the owner may unmap next. There, and only there, it says
+// that it reads, and the owner waits for its slice: a second word a push counts such readers.
+//
 // Memory order. The owner: word = ended, then a store fence, then its stores into the memory. The peer: its loads
 // from the memory, then a load fence, then its load of the word. If a load saw a later store of the owner, the load of
 // the word sees the end.
@@ -39,7 +42,7 @@ class Leases {
   int fd() const { return file_.fd(); }
   // @errors kBusy: all slots are taken
   Result<LeaseId> begin();
-  // After it returns, the memory may be used for anything.
+  // After it returns, the memory may be used for anything. Waits for readers of this process.
   void end(LeaseId lease);
 
  private:
@@ -56,10 +59,14 @@ class Leases {
 // A peer's leases, mapped read-only.
 class PeerLeases {
  public:
+  // @param is_own  of this process: readers are counted
   // @errors kNotFound, kPermission, kBadInput: not a file of leases
-  static Result<PeerLeases> open(const std::string& path);
+  static Result<PeerLeases> open(const std::string& path, bool is_own = false);
   PeerLeases() = default;
 
+  // Of this process: until leave() the memory stays. @return false: the lease has ended. Of others: true, nothing is done
+  bool enter(LeaseId lease) const;
+  void leave(LeaseId lease) const;
   // Whether all loads of the memory before this call saw it under the lease.
   bool holds(LeaseId lease) const;
   bool is_open() const { return words_ != nullptr; }
@@ -67,6 +74,7 @@ class PeerLeases {
  private:
   os::Mapping mapping_;
   const std::atomic<std::uint64_t>* words_ = nullptr;
+  std::atomic<std::uint64_t>* readers_ = nullptr;  // of leases of this process
 };
 
 }  // namespace cachalot::transfer

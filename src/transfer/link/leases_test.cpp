@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "os/process.h"
@@ -35,6 +37,25 @@ TEST(Leases, ASlotThatIsUsedAgainIsAnotherLease) {
   EXPECT_EQ(second.slot, first.slot);
   EXPECT_FALSE(peer.holds(first));
   EXPECT_TRUE(peer.holds(second));
+}
+
+TEST(Leases, TheOwnerWaitsForAReaderOfItsProcess) {
+  const auto leases = *Leases::create();
+  const PeerLeases peer = *PeerLeases::open(path_of(*leases), true);
+  const LeaseId lease = *leases->begin();
+  ASSERT_TRUE(peer.enter(lease));
+  std::atomic<bool> has_ended = false;
+  std::thread owner([&] {
+    leases->end(lease);
+    has_ended = true;
+  });
+  while (peer.holds(lease)) std::this_thread::yield();
+  for (int i = 0; i < 1000 && !has_ended; ++i) std::this_thread::yield();
+  EXPECT_FALSE(has_ended);
+  EXPECT_FALSE(peer.enter(lease));
+  peer.leave(lease);
+  owner.join();
+  EXPECT_FALSE(peer.enter({0xffffffffu, 1}));  // beyond the file
 }
 
 TEST(Leases, WhatIsNoLeaseIsNotHeld) {

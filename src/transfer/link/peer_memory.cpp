@@ -44,7 +44,8 @@ Result<PeerMemory> PeerMemory::open(std::uint32_t process, const PeerMemoryOffer
   memory.process_ = process;
   memory.is_own_ = process == os::own_pid();
   memory.can_copy_ = !memory.is_own_ && probe(process, offer);
-  CACHALOT_TRY_ASSIGN(memory.leases_, PeerLeases::open(file_of(process, offer.lease_fd)));
+  CACHALOT_TRY_ASSIGN(memory.leases_,
+                      PeerLeases::open(file_of(process, offer.lease_fd), memory.is_own_));
   for (const SharedSegment& segment : offer.segments) {
     if (memory.is_own_) break;
     CACHALOT_TRY_ASSIGN(const os::SharedFile file,

@@ -1,7 +1,7 @@
 // The memory of a peer on this machine, which the receiver of a push reads by itself: one copy from the peer's pages
 // into its own, no frame carries the bytes.
 //
-//   same process        plain loads
+//   same process        plain loads, for which the owner waits (leases.h)
 //   registered memory   a file that both map: plain loads
 //   other memory        process_vm_readv: the kernel copies
 //
@@ -39,6 +39,9 @@ class PeerMemory {
   // @errors kUnsupported: this process may not read the other one; kPermission, kNotFound
   static Result<PeerMemory> open(std::uint32_t process, const PeerMemoryOffer& offer);
 
+  // Around copies. @return false: the lease has ended
+  bool enter(LeaseId lease) const { return leases_.enter(lease); }
+  void leave(LeaseId lease) const { leases_.leave(lease); }
   // Copies [offset, offset + bytes) of a stream of the peer into one of this process.
   // @errors kIo: an address that cannot be read
   Status copy(const ByteStream& from, const ByteStream& to, std::uint64_t offset,

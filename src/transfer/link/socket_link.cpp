@@ -498,7 +498,8 @@ bool SocketLink::write_some() {
     }
     add_payload();
   }
-  if (parts_.empty()) return false;
+  // Without parts: bytes that were encrypted before wait for the socket.
+  if (parts_.empty() && !(tls_ && tls_->is_full())) return false;
   const ssize_t count = transmit();
   const int error = errno;
   if (is_inside) writing_->payload.memory->leave();

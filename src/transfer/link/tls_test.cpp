@@ -5,10 +5,13 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "os/file_descriptor.h"
+#include "transfer/link/socket_link.h"
 
 namespace cachalot::transfer {
 namespace {
@@ -64,6 +67,53 @@ TEST_F(Handshake, APeerThatClosesMayHaveNoKey) {
   EXPECT_EQ(told.code, Code::kPermission);
   EXPECT_NE(std::string(told.message).find("has no cluster key"), std::string::npos)
       << told.message;
+}
+
+// One payload, which fits into the stream's buffer.
+struct OnePayload : LinkEvents {
+  void on_frame(Link&, Frame) override {}
+  IncomingPayload on_payload(Link&, const Frame&, std::uint64_t) override { return {}; }
+  void on_payload_end(Link&, const Frame&, std::uint64_t, PayloadEnd) override {}
+  bool next_payload(Link&, OutgoingPayload& payload) override {
+    if (std::exchange(is_given, true)) return false;
+    payload = {{FrameType::kChunk, {}}, memory, 0, bytes.size()};
+    return true;
+  }
+  void on_payload_sent(Link&, const OutgoingPayload&) override {}
+  void on_closed(Link&, const Error& error) override { ADD_FAILURE() << error.message; }
+
+  bool is_given = false;
+  std::vector<std::byte> bytes = std::vector<std::byte>(200 << 10, std::byte{7});
+  std::shared_ptr<PayloadMemory> memory =
+      std::make_shared<PayloadMemory>(Strided::flat(bytes.data(), bytes.size()));
+};
+
+// The link has nothing more to give, and the socket has taken a part of what is encrypted.
+TEST_F(Handshake, ALinkSendsItsLastEncryptedBytesAsTheSocketTakesThem) {
+  const int bytes = 16 << 10;
+  ASSERT_EQ(setsockopt(called_fd_.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes), 0);
+  called_.reset();
+  OnePayload events;
+  SocketLink link(std::move(called_fd_), false, false, "tcp:x:1", events, context_.get());
+  // As epoll does whenever the other side has written or read.
+  const auto progress = [&link] {
+    link.ready(true, true);
+    for (int left = 1000; link.progress(); --left) ASSERT_GT(left, 0) << "it spins";
+  };
+  for (int left = 100; caller_->open() != 0; --left) {
+    ASSERT_GT(left, 0);
+    ASSERT_NO_FATAL_FAILURE(progress());
+  }
+  const std::size_t expected = sizeof(FrameHeader) + events.bytes.size() + sizeof(FrameTrailer);
+  std::vector<std::byte> taken(expected + 1);
+  std::size_t count = 0;
+  for (int left = 1000; count < expected && left > 0; --left) {
+    ASSERT_NO_FATAL_FAILURE(progress());
+    const iovec part{&taken[count], taken.size() - count};
+    if (const ssize_t some = caller_->read({&part, 1}); some > 0)
+      count += static_cast<std::size_t>(some);
+  }
+  EXPECT_EQ(count, expected);
 }
 
 }  // namespace
