@@ -1,13 +1,25 @@
 #include "calibrate_runs.h"
 
 #include <cinttypes>
+#include <cstdio>
 #include <memory>
 
+#include "base/words.h"
 #include "recorded_run.h"
 #include "sim/run/link_fit.h"
 #include "values.h"
 
 namespace cachalot::apps {
+namespace {
+
+// Requests that failed are in no figure of the fit.
+void warn_of_failed(const trace::RecordedRun& run, const std::string& file) {
+  if (run.failed == 0) return;
+  std::fprintf(stderr, "cachalot: warning: %s: %s left out\n", base::printable(file).c_str(),
+               base::counted(run.failed, "failed request").c_str());
+}
+
+}  // namespace
 
 void add_calibration_run_flags(Command& command, CalibrationRunFlags& flags) {
   const auto add = [&](const char* name, auto& value, const char* type, const char* text) {
@@ -48,6 +60,7 @@ Result<std::vector<sched::MeasuredGroup>> rows_of_runs(const CalibrationRunFlags
     const Result<sched::MeasuredRow> row =
         sim::row_of(run.requests, static_cast<double>(flags.tensor_parallel));
     if (!row) return Error::make(row.error().code, "%.100s: %s", file.c_str(), row.error().message);
+    warn_of_failed(run, file);
     group.rows.push_back(*row);
   }
   return std::vector<sched::MeasuredGroup>{group};
@@ -70,6 +83,7 @@ Result<nlohmann::json> fit_link_of_run(const CalibrationRunFlags& flags, std::FI
                        "link to reduce over",
                        recorded.tensor_parallel);
   }
+  warn_of_failed(run, flags.run);
   CACHALOT_TRY_ASSIGN(const sched::ProfileModel unfitted, engine.timing(engine.gpu));
   CACHALOT_TRY_ASSIGN(const sim::EngineOptions options, engine_of(recorded, unfitted));
   const auto timing = [&](const sim::Link& link) -> Result<std::unique_ptr<sched::TimingModel>> {

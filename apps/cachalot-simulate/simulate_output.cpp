@@ -381,12 +381,12 @@ std::string csv_of_simulation(const sim::Workload& workload, std::span<const Sim
     for (std::size_t i = 0; i < row.report.records.size(); ++i) {
       const sim::RequestRecord& r = row.report.records[i];
       const sim::Job& job = workload.jobs()[i];
+      csv += row.policy + "," + row.admission;  // a policy with many flags is long
       char text[320];
       std::snprintf(text, sizeof text,
-                    "%s,%s,%zu,%.6f,%" PRIu64 ",%" PRIu64 ",%s,%s,%s,%" PRIu64 ",%" PRIu64
-                    ",%u,%.6f,",
-                    row.policy.c_str(), row.admission.c_str(), i, r.arrival_s, job.input_tokens,
-                    job.output_tokens, sim::outcome_name(r.outcome), instance(r.prefill).c_str(),
+                    ",%zu,%.6f,%" PRIu64 ",%" PRIu64 ",%s,%s,%s,%" PRIu64 ",%" PRIu64 ",%u,%.6f,",
+                    i, r.arrival_s, job.input_tokens, job.output_tokens,
+                    sim::outcome_name(r.outcome), instance(r.prefill).c_str(),
                     instance(r.decode).c_str(), r.hit_tokens, r.transferred_tokens, r.restarts,
                     r.predicted_ttft_s);
       csv += text;

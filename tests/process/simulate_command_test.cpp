@@ -129,6 +129,18 @@ TEST_F(SimulateCommand, DrawsAndWritesALineForEachRequest) {
   }
 }
 
+TEST_F(SimulateCommand, ALineOfTheCsvIsWholeHoweverLongThePolicyIs) {
+  const std::string policy = "least_loaded+link-gb-s=20." + std::string(400, '0');
+  simulate({"--prefill", "2", "--decode", "1", "--limit", "3", "--policy", policy, "--csv",
+            path("a.csv")});
+  std::istringstream lines(read(path("a.csv")));
+  std::size_t rows = 0;
+  for (std::string line; std::getline(lines, line); ++rows) {
+    EXPECT_EQ(std::count(line.begin(), line.end(), ','), 18) << line;
+  }
+  EXPECT_EQ(rows, 4u);
+}
+
 TEST_F(SimulateCommand, AMillionTokensCostTheHoursOfGpusAndTheShareOfTheNetwork) {
   // 4 instances of 8 GPUs: 4 servers with 4 NICs each, and a switch: (16 * 1,745 + 16,000) / (3 * 8,766) an hour.
   const Arguments cluster = {"--prefill", "2", "--decode", "2", "--limit", "200"};

@@ -179,6 +179,7 @@ class ClientRuns(Folder):
         done = call("calibrate", "--runs", run, "--gpu", "RTX PRO 6000", "--model", "meta-llama/Llama-3.1-8B",
                     "--out", models, "--json", "-")
         self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("run.json: 1 failed request left out", done.stderr)
         fit = json.loads(done.stdout)
         self.assertEqual((fit["rows"], fit["groups"][0]["model"]), (1, "Llama-3.1-8B"))
         self.assertLess(fit["tpot_median_error"], 0.05)

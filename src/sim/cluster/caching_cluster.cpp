@@ -39,6 +39,7 @@ std::size_t CachingCluster::held_blocks(const CachingInstance& instance, JobId i
 std::size_t CachingCluster::expected_blocks(const CachingInstance& instance, JobId id) const {
   const std::span<const std::uint32_t> blocks = path(id);
   std::size_t expected = held_blocks(instance, id);
+  if (!keeps_blocks()) return expected;
   while (expected < blocks.size() && instance.coming.contains(blocks[expected])) ++expected;
   return expected;
 }
@@ -125,6 +126,47 @@ Status CachingCluster::on_arrival(JobId id) {
   return {};
 }
 
+// Of the instances to which a request can go.
+double CachingCluster::mean_queue_s() const {
+  double queue_s = 0;
+  std::size_t instances = 0;
+  for (const sched::PrefillView& view : views_) {
+    if (!view.accepts) continue;
+    queue_s += view.queue_s;
+    ++instances;
+  }
+  return queue_s / static_cast<double>(instances);
+}
+
+double CachingCluster::mean_decode_s() const {
+  if (options_.assumed_decode_s != 0) return options_.assumed_decode_s;
+  double running_s = 0;
+  for (const JobId id : decoding_) running_s += now_s() - record(id).first_token_s;
+  return sched::mean_decode_seconds(decode_sum_s_, decodes_, running_s);
+}
+
+// After route(), which has found an instance.
+sched::Verdict CachingCluster::verdict(JobId id, double ttft_s) {
+  using sched::AdmissionKind;
+  const AdmissionKind kind = options_.admission.kind;
+  if (kind == AdmissionKind::kNone) return sched::Verdict::kAdmit;
+  decode_shares_.clear();
+  prefill_shares_.clear();
+  if (kind == AdmissionKind::kEarly || kind == AdmissionKind::kPredictive) {
+    for (const JobId other : decoding_) {
+      decode_shares_.push_back({record(other).first_token_s - now_s(), job(other).input_tokens});
+    }
+  }
+  if (kind == AdmissionKind::kPredictive) append_prefilling(prefill_shares_);
+  return sched::admit(options_.admission, ttft_s, job(id).input_tokens,
+                      {.decoding = decode_shares_,
+                       .prefilling = prefill_shares_,
+                       .prefill_queue_s = mean_queue_s(),
+                       .decode_instances = decode_instances(),
+                       .decode_s = mean_decode_s(),
+                       .timing = timing_.decode});
+}
+
 Status CachingCluster::begin_again(JobId id) {
   RequestRecord& of = record(id);
   ++of.restarts;
@@ -170,6 +212,11 @@ void CachingCluster::end_decoding(JobId id) {
   decoding_[decoding_places_[id]] = decoding_.back();
   decoding_places_[decoding_.back()] = decoding_places_[id];
   decoding_.pop_back();
+}
+
+void CachingCluster::count_decode(JobId id) {
+  ++decodes_;
+  decode_sum_s_ += now_s() - record(id).first_token_s;
 }
 
 void CachingCluster::begin_figures() {

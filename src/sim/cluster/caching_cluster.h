@@ -19,7 +19,6 @@ class CachingCluster : public KvNetwork {
 
   // What happens to a request when it comes.
   virtual bool can_hold(JobId) const { return true; }  // some instance could, if it were empty
-  virtual sched::Verdict verdict(JobId id, double ttft_s) = 0;
   virtual Status dispatch(JobId id, const sched::Route& route) = 0;
   Status on_arrival(JobId id) override;
   // After its instance has failed: it is routed anew.
@@ -29,6 +28,11 @@ class CachingCluster : public KvNetwork {
   virtual double queue_s(const CachingInstance& instance) const = 0;
   virtual std::uint64_t requests_of(const CachingInstance& instance) const = 0;
   virtual std::size_t held_blocks(const CachingInstance& instance, JobId id) const;
+  virtual bool keeps_blocks() const = 0;  // what an instance computes is there for later prompts
+  // What admission asks: the instances that decode, and the requests that wait for their first token, each with the
+  // time until it comes, as predicted.
+  virtual std::size_t decode_instances() const = 0;
+  virtual void append_prefilling(std::vector<sched::DecodeShare>& shares) const = 0;
   // What a storage behind the pool adds to what routing sees.
   virtual void add_storage(JobId, sched::RequestView&, sched::ClusterView&) const {}
 
@@ -50,9 +54,11 @@ class CachingCluster : public KvNetwork {
   // of the pool at most so many that the storage had brought.
   void count_prefill(JobId id, double prefill_s, std::uint64_t storage_tokens);
 
-  // From the first token to the last.
+  // From the first token to the last, or to a failure.
   void begin_decoding(JobId id);
   void end_decoding(JobId id);
+  // At the last token: admission then knows how long the decode took.
+  void count_decode(JobId id);
 
   // Takes the reports of the instances; others may be added before finish_figures().
   void begin_figures();
@@ -66,9 +72,15 @@ class CachingCluster : public KvNetwork {
 
  private:
   std::size_t expected_blocks(const CachingInstance& instance, JobId id) const;
+  sched::Verdict verdict(JobId id, double ttft_s);
+  double mean_queue_s() const;
+  double mean_decode_s() const;
 
   base::Rng rng_;
   std::uint64_t turn_ = 0;
+  double decode_sum_s_ = 0;
+  std::uint64_t decodes_ = 0;
+  std::vector<sched::DecodeShare> decode_shares_, prefill_shares_;
   std::vector<std::size_t> decoding_places_;  // in decoding_
 };
 

@@ -64,42 +64,15 @@ std::uint64_t Cluster::requests_of(const CachingInstance& instance) const {
   return prefill_[instance.number].requests_there();
 }
 
-sched::Verdict Cluster::verdict(JobId id, double ttft_s) {
-  using sched::AdmissionKind;
-  decode_shares_.clear();
-  prefill_shares_.clear();
-  const AdmissionKind kind = options_.admission.kind;
-  if (kind == AdmissionKind::kEarly || kind == AdmissionKind::kPredictive) {
-    for (const JobId other : decoding_) {
-      decode_shares_.push_back({record(other).first_token_s - now_s(), job(other).input_tokens});
+void Cluster::append_prefilling(std::vector<sched::DecodeShare>& shares) const {
+  for (const PrefillNode& node : prefill_) {
+    double at_s = node.running == kNoJob ? 0 : node.end_s - now_s();
+    if (node.running != kNoJob) shares.push_back({at_s, job(node.running).input_tokens});
+    for (const JobId id : node.queue) {
+      at_s += jobs_[id].expected_prefill_s;
+      shares.push_back({at_s, job(id).input_tokens});
     }
   }
-  if (kind == AdmissionKind::kPredictive) {
-    for (const PrefillNode& node : prefill_) {
-      double at_s = node.running == kNoJob ? 0 : node.end_s - now_s();
-      if (node.running != kNoJob) prefill_shares_.push_back({at_s, job(node.running).input_tokens});
-      for (const JobId other : node.queue) {
-        at_s += jobs_[other].expected_prefill_s;
-        prefill_shares_.push_back({at_s, job(other).input_tokens});
-      }
-    }
-  }
-  double queue_s = 0;
-  for (const sched::PrefillView& view : views_) queue_s += view.queue_s;
-  queue_s /= static_cast<double>(views_.size());
-  double decode_s = options_.assumed_decode_s;
-  if (decode_s == 0) {
-    double running_s = 0;
-    for (const JobId other : decoding_) running_s += now_s() - record(other).first_token_s;
-    decode_s = sched::mean_decode_seconds(decode_sum_s_, decodes_, running_s);
-  }
-  return sched::admit(options_.admission, ttft_s, job(id).input_tokens,
-                      {.decoding = decode_shares_,
-                       .prefilling = prefill_shares_,
-                       .prefill_queue_s = queue_s,
-                       .decode_instances = decode_.size(),
-                       .decode_s = decode_s,
-                       .timing = timing_.decode});
 }
 
 Status Cluster::dispatch(JobId id, const sched::Route& chosen) {
@@ -188,7 +161,11 @@ void Cluster::hand_over(JobId id) {
     report_.wasted_prefill_s += jobs_[id].prefill_s;
     finish(id, Outcome::kWasted);
   }
-  if (!send_to_pool(id)) wait_for_decode(id);
+  if (!send_to_pool(id)) {
+    // A hit in the pool is a use of the storage's copy, too.
+    if (has_storage() && kv_[id].pool_tokens != 0) storage_.use(path(id));
+    wait_for_decode(id);
+  }
   if (!decodes) finish(id, Outcome::kCompleted);
 }
 
@@ -288,8 +265,7 @@ void Cluster::end_decode_step(std::uint32_t at) {
   side.node.step(gaps_, ended_);
   for (const JobId id : ended_) {
     ++side.report.requests;
-    ++decodes_;
-    decode_sum_s_ += now_s() - record(id).first_token_s;
+    count_decode(id);
     end_decoding(id);
     finish(id, Outcome::kCompleted);
   }

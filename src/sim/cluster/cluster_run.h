@@ -67,7 +67,9 @@ class Cluster final : public CachingCluster {
   Status on_transfer_end(std::uint64_t tag) override;
   Status on_instance(std::size_t instance) override;
   void on_last_end() override;
-  sched::Verdict verdict(JobId id, double ttft_s) override;
+  bool keeps_blocks() const override { return options_.node_capacity_blocks != 0; }
+  std::size_t decode_instances() const override { return decode_.size(); }
+  void append_prefilling(std::vector<sched::DecodeShare>& shares) const override;
   Status dispatch(JobId id, const sched::Route& route) override;
   double queue_s(const CachingInstance& instance) const override;
   std::uint64_t requests_of(const CachingInstance& instance) const override;
@@ -103,10 +105,7 @@ class Cluster final : public CachingCluster {
   LinkId storage_out_ = 0, storage_in_ = 0;
   std::map<JobId, TransferId> storage_writes_;  // in flight
   std::vector<JobState> jobs_;
-  double decode_sum_s_ = 0;
-  std::uint64_t decodes_ = 0;
   std::vector<sched::DecodeView> decode_views_;
-  std::vector<sched::DecodeShare> decode_shares_, prefill_shares_;
   std::vector<JobId> ended_;
 };
 

@@ -52,6 +52,73 @@ TEST(Cluster, TheKvGoesOverTheLinksToADecodeInstanceThatAddsATokenAStep) {
   EXPECT_EQ(report->instances[1].most_reserved_tokens, 503u);
 }
 
+TEST(Cluster, AnInstanceThatHasLeftDoesNotShortenTheQueueThatAdmissionExpects) {
+  // Request 2 meets a queue of 2 s. By then 0.135 of request 0 is left: a step of 2 s for two sequences and 4.8 s for
+  // 406 + 2,000 + 2,400 tokens. After 1 s, the mean with the instance that has left, it would be 7.5 s.
+  ClusterOptions options = small_cluster();
+  options.prefill = 2;
+  options.decode = 1;
+  options.admission.kind = sched::AdmissionKind::kPredictive;
+  options.admission.tbt_slo_s = 7.2;
+  options.assumed_decode_s = 1;
+  options.changes = {{.at_s = 0, .change = Change::kLeave, .instance = 1}};
+  const Workload workload =
+      workload_of({{0, 3000, 1000}, {4, 2000, 1}, {4, 2400, 1}}, {{1}, {2}, {3}});
+  const Result<ClusterReport> report = simulate(options, workload, {&kTiming, &kTiming});
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->records[1].outcome, Outcome::kCompleted);
+  EXPECT_EQ(report->records[2].outcome, Outcome::kCompleted);
+}
+
+TEST(Cluster, WithoutCachesAnInstanceReadsFromThePoolAlsoWhatItComputesNow) {
+  // The pool has 1 and 2. Request 2 waits while the instance computes 1 for request 1, and will not have it then.
+  ClusterOptions options = small_cluster();
+  options.node_capacity_blocks = 0;
+  options.pool_capacity_blocks = 100;
+  options.pool_link.bytes_per_s = 1e6;
+  const Workload workload =
+      workload_of({{0, 200, 1}, {10, 150, 1}, {10, 200, 1}}, {{1, 2}, {1, 3}, {1, 2}});
+  const Result<ClusterReport> report = simulate(options, workload, {&kTiming, &kTiming});
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->records[2].hit_tokens, 200u);
+  EXPECT_EQ(report->records[2].transferred_tokens, 200u);
+  EXPECT_EQ(report->hit_tokens_pool, report->hit_tokens);
+}
+
+TEST(Cluster, APromptThatThePoolHasWholeIsAUseOfItsBlocks) {
+  // A pool of three blocks gets 1, 2, then 3; 1 is read, its second use, before 4 comes. So 2 is evicted, and 1 is there
+  // at the end.
+  ClusterOptions options = small_cluster();
+  options.node_capacity_blocks = 0;
+  options.pool_capacity_blocks = 3;
+  options.pool_link.bytes_per_s = 1e6;
+  options.eviction = eviction::PolicyKind::kLfu;
+  const Workload workload =
+      workload_of({{0, 100, 1}, {1, 100, 1}, {2, 100, 1}, {3, 100, 1}, {4, 100, 1}, {5, 100, 1}},
+                  {{1}, {2}, {3}, {1}, {4}, {1}});
+  const Result<ClusterReport> report = simulate(options, workload, {&kTiming, &kTiming});
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->records[3].pool_tokens, 100u);
+  EXPECT_EQ(report->records[5].pool_tokens, 100u);
+}
+
+TEST(Cluster, AHitInThePoolIsAUseOfTheStoragesCopy) {
+  // The pool has room for two blocks, the storage for three: 1, 2; 1 is read; then 3 and 4. The pool has lost both, the
+  // storage 2 alone.
+  ClusterOptions options = small_cluster();
+  options.node_capacity_blocks = 0;
+  options.pool_capacity_blocks = 2;
+  options.storage_capacity_blocks = 3;
+  options.pool_link.bytes_per_s = options.storage_link.bytes_per_s = 1e6;
+  const Workload workload =
+      workload_of({{0, 100, 1}, {1, 100, 1}, {2, 100, 1}, {3, 100, 1}, {4, 100, 1}, {5, 100, 1}},
+                  {{1}, {2}, {1}, {3}, {4}, {1}});
+  const Result<ClusterReport> report = simulate(options, workload, {&kTiming, &kTiming});
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->records[2].pool_tokens, 100u);
+  EXPECT_EQ(report->records[5].storage_tokens, 100u);
+}
+
 TEST(Cluster, AClosedLoopSendsARequestWhenOneEndsAndAPassWhenAllHaveEnded) {
   // One instance, two in flight: 0.2 s each, one after the other; the third comes at 0.2 s and ends at 0.6 s.
   // Then all again: the prefix is held but for the last token, so the first of the pass has a short wait.

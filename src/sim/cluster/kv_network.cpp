@@ -106,7 +106,11 @@ void KvNetwork::receive_prefix(JobId id) {
 
 bool KvNetwork::send_to_pool(JobId id) {
   const std::uint64_t new_tokens = job(id).input_tokens - record(id).hit_tokens;
-  if (!has_pool() || new_tokens == 0) return false;
+  if (!has_pool()) return false;
+  if (new_tokens == 0) {
+    if (kv_[id].pool_tokens != 0) pool_.use(path(id));
+    return false;
+  }
   const double bytes = kv_bytes(new_tokens);
   send(id, Cargo::kPoolStore,
        transfer_over(options_.pool_link, instance_of(id).ports.pool_out, pool_in_, bytes));

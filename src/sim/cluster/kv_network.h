@@ -101,7 +101,7 @@ class KvNetwork : public EventLoop {
   void fetch_prefix(JobId id, std::uint32_t to, const sched::KvPlan& plan);
   // The prefix is in the instance's cache now.
   void receive_prefix(JobId id);
-  // Sends what the pool may lack of a prompt that was computed. False: nothing.
+  // Sends what the pool may lack of a prompt that was computed. False: nothing; what was read there has been used.
   bool send_to_pool(JobId id);
   // @return as PrefixCache::store
   std::size_t store_in_cache(CachingInstance& instance, std::span<const std::uint32_t> path,

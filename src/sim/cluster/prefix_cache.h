@@ -34,6 +34,9 @@ class PrefixCache {
   // The same of blocks that another cache has, too.
   std::size_t store_copies(std::span<const std::uint32_t> path) { return store(path, true); }
 
+  // A use of the path's held prefix alone.
+  void use(std::span<const std::uint32_t> path) { store(path.first(match(path))); }
+
   // The prefix that `path` is, held whole, is not evicted until release() of the same. An empty path is none.
   void hold(std::span<const std::uint32_t> path);
   void release(std::span<const std::uint32_t> path);

@@ -99,37 +99,20 @@ std::uint64_t Cluster::requests_of(const CachingInstance& instance) const {
   return nodes_[instance.number]->jobs.size();
 }
 
-sched::Verdict Cluster::verdict(JobId id, double ttft_s) {
-  using sched::AdmissionKind;
-  decode_shares_.clear();
-  prefill_shares_.clear();
-  const AdmissionKind kind = options_.admission.kind;
-  if (kind == AdmissionKind::kEarly || kind == AdmissionKind::kPredictive) {
-    for (const JobId other : decoding_) decode_shares_.push_back({0, job(other).input_tokens});
-  }
-  if (kind == AdmissionKind::kPredictive) {
-    for (const auto& node : nodes_) {
-      double at_s = 0;
-      for (const JobId other : node->prefilling) {
-        at_s += jobs_[other].expected_prefill_s;
-        prefill_shares_.push_back({at_s, job(other).input_tokens});
-      }
+// Those that have failed or left decode nothing.
+std::size_t Cluster::decode_instances() const {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      nodes_, [](const auto& node) { return node->accepts || !node->jobs.empty(); }));
+}
+
+void Cluster::append_prefilling(std::vector<sched::DecodeShare>& shares) const {
+  for (const auto& node : nodes_) {
+    double at_s = 0;
+    for (const JobId id : node->prefilling) {
+      at_s += jobs_[id].expected_prefill_s;
+      shares.push_back({at_s, job(id).input_tokens});
     }
   }
-  double queue_s = 0;
-  for (const sched::PrefillView& view : views_) queue_s += view.queue_s;
-  double decode_s = options_.assumed_decode_s;
-  if (decode_s == 0) {
-    decode_s = decodes_ == 0 ? std::numeric_limits<double>::infinity()
-                             : decode_sum_s_ / static_cast<double>(decodes_);
-  }
-  return sched::admit(options_.admission, ttft_s, job(id).input_tokens,
-                      {.decoding = decode_shares_,
-                       .prefilling = prefill_shares_,
-                       .prefill_queue_s = queue_s / static_cast<double>(views_.size()),
-                       .decode_instances = nodes_.size(),
-                       .decode_s = decode_s,
-                       .timing = timing_.decode});
 }
 
 bool Cluster::can_hold(JobId id) const {
@@ -217,8 +200,7 @@ void Cluster::finished(Node& node, JobId id) {
   ++node.report.requests;
   node.jobs.erase(std::find(node.jobs.begin(), node.jobs.end(), id));
   leave_decoding(id);
-  ++decodes_;
-  decode_sum_s_ += now_s() - record(id).first_token_s;
+  count_decode(id);
   jobs_[id].keys = {};
   finish(id, Outcome::kCompleted);
 }

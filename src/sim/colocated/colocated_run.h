@@ -89,7 +89,11 @@ class Cluster final : public CachingCluster {
   Status on_transfer_end(std::uint64_t tag) override;
   Status on_instance(std::size_t instance) override;
   bool can_hold(JobId id) const override;
-  sched::Verdict verdict(JobId id, double ttft_s) override;
+  bool keeps_blocks() const override {
+    return engine_options_.prefix_caching || options_.node_capacity_blocks != 0;
+  }
+  std::size_t decode_instances() const override;
+  void append_prefilling(std::vector<sched::DecodeShare>& shares) const override;
   Status dispatch(JobId id, const sched::Route& route) override;
   double queue_s(const CachingInstance& instance) const override;
   std::uint64_t requests_of(const CachingInstance& instance) const override;
@@ -108,9 +112,6 @@ class Cluster final : public CachingCluster {
   StepTiming step_timing_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<JobState> jobs_;
-  double decode_sum_s_ = 0;
-  std::uint64_t decodes_ = 0;
-  std::vector<sched::DecodeShare> decode_shares_, prefill_shares_;
 };
 
 }  // namespace cachalot::sim::colocated

@@ -44,6 +44,56 @@ ColocatedOptions small_cluster(std::uint32_t instances) {
   return options;
 }
 
+// A step takes 1 ms for each token of a prompt, and 0.1 ms for each token that its decodes have.
+class ContextTiming final : public sched::TimingModel {
+ public:
+  double step_seconds(std::span<const sched::PrefillPart> prefill,
+                      const sched::DecodePart& decode) const override {
+    double seconds = 0.0001 * static_cast<double>(decode.context_tokens);
+    for (const sched::PrefillPart& part : prefill)
+      seconds += 0.001 * static_cast<double>(part.new_tokens);
+    return seconds;
+  }
+  double prefill_seconds(std::uint64_t input, std::uint64_t hit) const override {
+    return kTiming.prefill_seconds(input, hit);
+  }
+};
+
+const ContextTiming kContextTiming;
+const ClusterTiming kContextTimings = {&kContextTiming, &kContextTiming};
+
+ColocatedOptions predictive_cluster(double tbt_slo_s) {
+  ColocatedOptions options = small_cluster(1);
+  options.engine.blocks = 1000;
+  options.cluster.admission.kind = sched::AdmissionKind::kPredictive;
+  options.cluster.admission.tbt_slo_s = tbt_slo_s;
+  return options;
+}
+
+TEST(Colocated, ADecodeThatIsOlderThanADecodeTakesIsExpectedToHaveEnded) {
+  // Request 0 decodes from 1 s on, far longer than the second that a decode is to take. With its 1,000 tokens request 1
+  // would have 0.16 s, without them 0.06 s.
+  const Workload workload = workload_of({{0, 1000, 1000}, {5, 600, 1}}, {{1}, {2}});
+  ColocatedOptions options = predictive_cluster(0.15);
+  options.cluster.admission.prediction = sched::DecodePrediction::kUniform;
+  options.cluster.assumed_decode_s = 1;
+  const Result<ClusterReport> report = simulate_colocated(options, workload, kContextTimings);
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->records[1].outcome, Outcome::kCompleted);
+}
+
+TEST(Colocated, TheTimeOfADecodeCountsThoseThatStillRun) {
+  // One decode has ended after 0.01 s, request 1 decodes for 49 s. So it still will after the queue of 2 s that request
+  // 3 meets: 1,000 tokens of it, 2,000 of request 2 and its own 1,000 would take 0.4 s.
+  const Workload workload = workload_of(
+      {{0, 100, 2}, {1, 1000, 1000}, {50, 2000, 1}, {50.1, 1000, 1}}, {{1}, {2}, {3}, {4}});
+  const Result<ClusterReport> report =
+      simulate_colocated(predictive_cluster(0.35), workload, kContextTimings);
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->records[2].outcome, Outcome::kCompleted);
+  EXPECT_EQ(report->records[3].outcome, Outcome::kRejectedDecode);
+}
+
 TEST(Colocated, ARequestTakesItsChunksAndOneStepAToken) {
   // 500 tokens: chunks of 200, 200 and 100, 0.5 s; then two more tokens, 0.1 s each.
   const Workload workload = workload_of({{0, 500, 3}}, {{1, 2, 3, 4, 5}});

@@ -1,5 +1,6 @@
 #include "trace/request/request_trace.h"
 
+#include <cmath>
 #include <utility>
 
 #include "trace/file/byte_source.h"
@@ -39,6 +40,7 @@ class RequestTrace::Reader {
     if (!more) return end();
     CACHALOT_TRY(check_block_tokens());
     CACHALOT_TRY(convert_time(request));
+    if (!std::isfinite(request.timestamp_ms)) return too_late();
     if (synthesizer_) CACHALOT_TRY(synthesizer_->apply(request));
     unsorted_requests_ += requests_ > 0 && request.timestamp_ms < latest_ms_ ? 1 : 0;
     latest_ms_ = request.timestamp_ms;
@@ -90,6 +92,14 @@ class RequestTrace::Reader {
     }
     request.timestamp_ms *= options_.time_unit_ms;
     return {};
+  }
+
+  // Seconds of a number that as milliseconds is none.
+  Error too_late() const {
+    return Error::make(Code::kBadInput,
+                       "%s: request %llu: a time of more than 1.7e308 ms, expected one in the unit "
+                       "of its format",
+                       shown_path_.c_str(), static_cast<unsigned long long>(requests_ + 1));
   }
 
   void warn_of_times() {
@@ -155,8 +165,9 @@ Result<RequestTrace> RequestTrace::open(const std::string& path,
                                 options.skip_bad_lines, is_array);
   }
   auto reader = std::make_unique<Reader>(std::move(requests), path, options);
+  // The first request tells a size, or, where the beginning told no format, whether there are ids.
   if (format == TraceFormat::kWeka || format == TraceFormat::kDynamo ||
-      format == TraceFormat::kAiperf) {
+      format == TraceFormat::kAiperf || format == TraceFormat::kAuto) {
     reader->read_ahead();
   }
   CACHALOT_TRY(reader->synthesize());

@@ -43,7 +43,8 @@ struct RequestTraceOptions {
 class RequestTrace {
  public:
   // Opens the file; gzip is told by its content, not by its name. Reads its beginning, and where the
-  // format states a block size the first request; what is wrong there is said by the first next().
+  // format states a block size or the beginning tells no format the first request; what is wrong there is said by the
+  // first next().
   // @errors kInvalidArgument: no such file, or a directory; a synthetic prefix for a trace with ids, or
   //         without block size; kPermission; kIo
   static Result<RequestTrace> open(const std::string& path, const RequestTraceOptions& options);

@@ -329,5 +329,44 @@ TEST_F(TraceDialects, SecondsThatAreTakenForMillisecondsAreDoubtedOnce) {
   EXPECT_EQ(warnings_.size(), 1u);
 }
 
+TEST_F(TraceDialects, AFormatThatIsToldLateIsKnownBeforeTheFirstRequest) {
+  // What is looked at for the format is 64 KiB.
+  const std::string prefix = std::string(70'000, 'x') + "\n";
+  const RequestTraceOptions options = {.skip_bad_lines = true, .default_block_tokens = 512};
+  const Result<RequestTrace> blocks =
+      RequestTrace::open(write("late.jsonl", prefix + std::string(kBailian)), options);
+  ASSERT_TRUE(blocks) << blocks.error().message;
+  EXPECT_EQ(blocks->block_tokens(), 16u);
+  const Result<RequestTrace> none =
+      RequestTrace::open(write("late.csv", prefix + "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+                                                    "2023-11-16 18:15:46,4808,10\n"),
+                         options);
+  ASSERT_TRUE(none) << none.error().message;
+  EXPECT_FALSE(none->require_ids());
+}
+
+TEST_F(TraceDialects, SecondsThatAreNoNumberOfMillisecondsAreAnError) {
+  const std::string far = changed(kBailian, R"("timestamp":2,)", R"("timestamp":1e308,)");
+  expect_error("b.jsonl", far, "b.jsonl: request 2: a time of more than 1.7e308 ms");
+  const std::string unit = changed(kMooncake, R"("timestamp":1,)", R"("timestamp":1e308,)");
+  expect_error("m.jsonl", unit, "m.jsonl: request 1: a time of more than 1.7e308 ms",
+               {.default_block_tokens = 512, .time_unit_ms = 1000});
+}
+
+TEST_F(TraceDialects, WholePromptsOfASessionDoNotAddUp) {
+  // Blocks of 2^62 tokens: the three prompts together would have more tokens than 64 bits count.
+  std::string turns;
+  for (const char* const time : {"0", "1", "2"}) {
+    turns += R"({"session_id":"a","timestamp":)" + std::string(time) +
+             R"(,"input_length":6900000000000000000,"output_length":0,"hash_ids":[1]})" + "\n";
+  }
+  const RequestTraceOptions options = {.default_block_tokens = std::uint64_t{1} << 62};
+  EXPECT_EQ(read("whole.jsonl", turns, options).size(), 3u) << error_;
+  EXPECT_EQ(error_, "");
+  RequestTraceOptions named = options;
+  named.format = TraceFormat::kAiperf;
+  expect_error("new.jsonl", turns, "new.jsonl:3: input_length: ", named);
+}
+
 }  // namespace
 }  // namespace cachalot::trace

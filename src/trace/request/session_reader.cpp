@@ -58,7 +58,8 @@ struct Turn {
 // What the lines of a file have in them. Turns are kept, and given out later.
 class SessionParser final : public LineParser {
  public:
-  explicit SessionParser(std::uint64_t block_tokens) : block_tokens_(block_tokens) {}
+  explicit SessionParser(const ParserOptions& options)
+      : block_tokens_(options.checked_tokens()), is_named_(options.is_named) {}
 
   Result<bool> parse(std::string_view line, Request& request) override {
     ++line_;
@@ -84,6 +85,8 @@ class SessionParser final : public LineParser {
                          request.timestamp_ms, known->second.time_ms);
     }
     Session next = is_first ? Session{.index = sessions_.size()} : known->second;
+    // A whole prompt, unless the user says otherwise: it does not grow the prompt before.
+    if (!is_named_ && begins_as_first(request, next)) next.tokens = 0;
     CACHALOT_TRY(grow(request, next));
     note_ids(request, is_first, next);
     next.time_ms = request.timestamp_ms;
@@ -148,6 +151,11 @@ class SessionParser final : public LineParser {
         static_cast<unsigned long long>(block_tokens_));
   }
 
+  static bool begins_as_first(const Request& request, const Session& session) {
+    return session.has_ids && !request.hash_ids.empty() &&
+           request.hash_ids.front() == session.first_id;
+  }
+
   void note_ids(const Request& request, bool is_first, Session& session) {
     for (const std::uint64_t id : request.hash_ids)
       has_large_ids_ = has_large_ids_ || id >= kFirstMadeId;
@@ -156,11 +164,12 @@ class SessionParser final : public LineParser {
       session.has_ids = true;
       session.first_id = request.hash_ids.front();
     } else if (session.has_ids) {
-      ++(request.hash_ids.front() == session.first_id ? like_first_ : unlike_first_);
+      ++(begins_as_first(request, session) ? like_first_ : unlike_first_);
     }
   }
 
   std::uint64_t block_tokens_;
+  bool is_named_;
   std::uint64_t line_ = 0;
   std::unordered_map<std::string, Session> sessions_;
   std::vector<Turn> turns_;
@@ -209,7 +218,7 @@ class SessionReader final : public RequestReader {
   SessionReader(std::unique_ptr<ByteSource> source, const std::string& path,
                 const ParserOptions& options, bool skip_bad_lines, bool is_array)
       : shown_path_(shown_path(path)), options_(options) {
-    auto parser = std::make_unique<SessionParser>(options.checked_tokens());
+    auto parser = std::make_unique<SessionParser>(options);
     parser_ = parser.get();
     lines_ = make_line_reader(std::move(source), path, std::move(parser), skip_bad_lines, is_array);
   }
