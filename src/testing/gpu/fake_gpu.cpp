@@ -1,7 +1,5 @@
 #include "testing/gpu/fake_gpu.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
