@@ -9,12 +9,6 @@
 namespace cachalot::device_memory {
 namespace {
 
-TEST(AddressMap, HasNothingAtFirst) {
-  AddressMap<int> map;
-  EXPECT_EQ(map.find(0), nullptr);
-  EXPECT_EQ(map.find(4096), nullptr);
-}
-
 RC_GTEST_PROP(AddressMap, HoldsWhatAnOrderedMapHolds, ()) {
   AddressMap<int> map;
   std::map<std::uint64_t, int> naive;

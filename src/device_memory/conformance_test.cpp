@@ -165,41 +165,7 @@ TEST_P(EveryBackend, MapsAPlaceOnce) {
   EXPECT_TRUE(map(5, one_));
 }
 
-TEST_P(EveryBackend, MapsAHandleAtManyPlaces) {
-  const Address other = reserve(4);
-  for (const std::uint64_t place : {0, 1, 5}) EXPECT_TRUE(map(place, one_));
-  EXPECT_TRUE(backend_->map(other, one_));
-  EXPECT_EQ(backend_->mapped_bytes(), 4 * chunk_);
-  EXPECT_EQ(backend_->physical_bytes(), 3 * chunk_);
-  EXPECT_TRUE(set_access(0, 2));
-  EXPECT_TRUE(unmap(0, 2));
-  EXPECT_EQ(backend_->mapped_bytes(), 2 * chunk_);
-}
-
-TEST_P(EveryBackend, APlaceThatWasUnmappedIsFreeAgain) {
-  for (int round = 0; round < 3; ++round) {
-    ASSERT_TRUE(map(2, two_));
-    ASSERT_TRUE(set_access(2, 2));
-    ASSERT_TRUE(unmap(2, 2));
-  }
-  EXPECT_TRUE(map(3, two_));
-}
-
 // Rule 4
-
-TEST_P(EveryBackend, TakesSpansOfWholeMappingsSideBySide) {
-  ASSERT_TRUE(map(1, one_));
-  ASSERT_TRUE(map(2, two_));
-  ASSERT_TRUE(map(4, one_));
-  for (const Access access : {Access::kRead, Access::kReadWrite, Access::kNone}) {
-    EXPECT_TRUE(set_access(1, 4, access));
-    EXPECT_TRUE(set_access(2, 2, access));
-    EXPECT_TRUE(set_access(2, 3, access));
-  }
-  EXPECT_TRUE(unmap(2, 3));
-  EXPECT_EQ(backend_->mapped_bytes(), chunk_);
-  EXPECT_TRUE(unmap(1, 1));
-}
 
 TEST_P(EveryBackend, RefusesSpansThatCutAMapping) {
   ASSERT_TRUE(map(1, one_));
@@ -240,40 +206,6 @@ TEST_P(EveryBackend, RefusesSpansOfTwoRanges) {
 }
 
 // Rule 5
-
-TEST_P(EveryBackend, FreesMemoryAtTheReleaseWhenNothingMapsIt) {
-  EXPECT_EQ(backend_->physical_bytes(), 3 * chunk_);
-  ASSERT_TRUE(backend_->release(two_));
-  EXPECT_EQ(backend_->physical_bytes(), chunk_);
-  ASSERT_TRUE(map(0, one_));
-  ASSERT_TRUE(unmap(0, 1));
-  EXPECT_EQ(backend_->physical_bytes(), chunk_);  // not released
-  ASSERT_TRUE(backend_->release(one_));
-  EXPECT_EQ(backend_->physical_bytes(), 0u);
-}
-
-TEST_P(EveryBackend, FreesMemoryAtTheLastUnmapWhenTheHandleWasReleased) {
-  for (const std::uint64_t place : {0, 2, 4}) ASSERT_TRUE(map(place, two_));
-  ASSERT_TRUE(backend_->release(two_));
-  for (const std::uint64_t place : {0, 2, 4}) {
-    EXPECT_EQ(backend_->physical_bytes(), 3 * chunk_);
-    ASSERT_TRUE(set_access(place, 2));
-    ASSERT_TRUE(unmap(place, 2));
-  }
-  EXPECT_EQ(backend_->physical_bytes(), chunk_);
-}
-
-TEST_P(EveryBackend, FreesAllThatOneUnmapWasTheLastOf) {
-  std::vector<Handle> handles;
-  for (std::uint64_t place = 0; place < 4; ++place) {
-    handles.push_back(create(1));
-    ASSERT_TRUE(map(place, handles.back()));
-  }
-  for (const Handle handle : handles) ASSERT_TRUE(backend_->release(handle));
-  EXPECT_EQ(backend_->physical_bytes(), 7 * chunk_);
-  ASSERT_TRUE(unmap(0, 4));
-  EXPECT_EQ(backend_->physical_bytes(), 3 * chunk_);
-}
 
 TEST_P(EveryBackend, RefusesHandlesThatWereReleasedOrNeverWere) {
   ASSERT_TRUE(map(0, one_));

@@ -44,56 +44,6 @@ class NaiveLeafLru {
   std::uint64_t now_ = 0;
 };
 
-TEST(LeafLru, TheOldestLeafGoesAndNotItsOlderParent) {
-  LeafLru lru(4);
-  lru.insert(0, kNoNode);
-  lru.insert(1, 0);
-  lru.insert(2, kNoNode);
-  EXPECT_EQ(lru.victim(kNoNode), 1u);
-  lru.touch(1);
-  EXPECT_EQ(lru.victim(kNoNode), 2u);
-}
-
-TEST(LeafLru, AUseOfANodeIsAUseOfItsWholePrefix) {
-  LeafLru lru(4);
-  lru.insert(0, kNoNode);
-  lru.insert(1, 0);
-  lru.insert(2, kNoNode);
-  lru.touch(1);
-  lru.erase(1);
-  EXPECT_EQ(lru.victim(kNoNode), 2u);  // 0 was used after it
-}
-
-TEST(LeafLru, ANewNodeIsAsOldAsItsParent) {
-  LeafLru lru(4);
-  lru.insert(0, kNoNode);
-  lru.insert(1, kNoNode);
-  lru.insert(2, 0);
-  EXPECT_EQ(lru.victim(kNoNode), 2u);
-  EXPECT_TRUE(lru.is_valid());
-}
-
-TEST(LeafLru, ProtectingTheTailProtectsThePath) {
-  LeafLru lru(4);
-  lru.insert(0, kNoNode);
-  lru.insert(1, 0);
-  lru.insert(2, 1);
-  lru.insert(3, kNoNode);
-  EXPECT_EQ(lru.victim(2), 3u);
-  lru.erase(3);
-  EXPECT_EQ(lru.victim(2), kNoNode);
-}
-
-TEST(LeafLru, AYoungLeafBehindAnOldProtectedPathIsFound) {
-  LeafLru lru(5);
-  lru.insert(0, kNoNode);
-  lru.insert(1, 0);
-  lru.insert(2, 1);
-  lru.insert(3, 1);  // brother of 2
-  lru.touch(3);
-  EXPECT_EQ(lru.victim(2), 3u);
-}
-
 TEST(LeafLruDeathTest, RefusesToTouchOrDropWhatIsNotThere) {
   LeafLru lru(2);
   EXPECT_DEATH(lru.touch(0), "contains");

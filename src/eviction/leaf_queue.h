@@ -31,10 +31,6 @@ class LeafQueue {
 
   void push(NodeId node, const LeafHistory& leaf) { heap_.push(node, order_.rank(leaf)); }
   void erase(NodeId node) { heap_.erase(node); }
-  // Takes out `node` and puts in `by`: cheaper than both, where a parent becomes the leaf.
-  void replace(NodeId node, NodeId by, const LeafHistory& leaf) {
-    heap_.replace(node, by, order_.rank(leaf));
-  }
 
   // Call it after a change of the record of a leaf that may have lowered its rank.
   void lowered(NodeId node, const LeafHistory& leaf) {

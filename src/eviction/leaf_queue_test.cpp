@@ -29,21 +29,6 @@ TEST(LeafQueue, AUseMovesALeafOnlyWhenItComesToTheTop) {
   EXPECT_EQ(queue.first(record), kNoNode);
 }
 
-TEST(LeafQueue, AParentTakesThePlaceOfItsLastChild) {
-  std::vector<LeafHistory> records(3);
-  const auto record = [&](NodeId node) -> const LeafHistory& { return records[node]; };
-  LeafQueue queue(LeafOrder{});
-  queue.grow(3);
-  records[0].used_at = 7;  // the parent, which another child kept young
-  records[1].used_at = 1;
-  records[2].used_at = 2;
-  queue.push(1, records[1]);
-  queue.push(2, records[2]);
-  queue.replace(1, 0, records[0]);
-  EXPECT_FALSE(queue.contains(1));
-  EXPECT_EQ(queue.first(record), 2u);
-}
-
 // Against a search over all leaves, in every order.
 RC_GTEST_PROP(LeafQueue, ShowsTheLeafOfTheLowestRankInEveryOrder, ()) {
   constexpr NodeId kNodes = 16;

@@ -10,58 +10,6 @@
 namespace cachalot::eviction {
 namespace {
 
-TEST(LeafLfu, TheLeafThatWasUsedLeastGoesAndItsCountIsForgotten) {
-  LeafLfu lfu(4);
-  lfu.insert(0, kNoNode);
-  lfu.insert(1, kNoNode);
-  lfu.touch(0);
-  EXPECT_EQ(lfu.victim(kNoNode), 1u);
-  lfu.touch(1);
-  lfu.touch(1);
-  EXPECT_EQ(lfu.victim(kNoNode), 0u);
-  lfu.erase(1);
-  lfu.insert(1, kNoNode);
-  EXPECT_EQ(lfu.victim(kNoNode), 1u);
-}
-
-TEST(LeafLfu, AUseCountsForTheWholePrefix) {
-  LeafLfu lfu(4);
-  lfu.insert(0, kNoNode);
-  lfu.insert(1, 0);
-  lfu.insert(2, kNoNode);
-  lfu.touch(1);
-  lfu.erase(1);
-  EXPECT_EQ(lfu.victim(kNoNode), 2u);  // 0 has two uses
-}
-
-TEST(LeafFifo, UsesDoNotCount) {
-  LeafFifo fifo(4);
-  fifo.insert(0, kNoNode);
-  fifo.insert(1, kNoNode);
-  fifo.touch(0);
-  EXPECT_EQ(fifo.victim(kNoNode), 0u);
-}
-
-TEST(LeafFifo, AParentThatBecomesALeafHasItsOldPlace) {
-  LeafFifo fifo(4);
-  fifo.insert(0, kNoNode);
-  fifo.insert(1, kNoNode);
-  fifo.insert(2, 0);
-  EXPECT_EQ(fifo.victim(kNoNode), 1u);
-  fifo.erase(2);
-  EXPECT_EQ(fifo.victim(kNoNode), 0u);
-}
-
-TEST(LeafLengthAware, OfEquallyUsedLeavesTheDeepestGoes) {
-  LeafLengthAware policy(4);
-  policy.insert(0, kNoNode);
-  policy.insert(1, 0);
-  policy.insert(2, kNoNode);
-  EXPECT_EQ(policy.victim(kNoNode), 1u);
-  policy.touch(1);
-  EXPECT_EQ(policy.victim(kNoNode), 2u);
-}
-
 // By its definition: all that is known of each node, and a search.
 template <class Order>
 class Naive {

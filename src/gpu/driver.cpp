@@ -72,7 +72,6 @@ Result<Driver> load_driver(const char* library) {
   symbols.find("cuMemMap", &driver.map);
   symbols.find("cuMemUnmap", &driver.unmap);
   symbols.find("cuMemSetAccess", &driver.set_access);
-  symbols.find("cuMemExportToShareableHandle", &driver.export_handle);
   symbols.find("cuDeviceTotalMem_v2", &driver.device_total_bytes);
   symbols.find("cuCtxPushCurrent_v2", &driver.context_push);
   symbols.find("cuCtxPopCurrent_v2", &driver.context_pop);

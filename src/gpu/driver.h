@@ -39,9 +39,7 @@ inline constexpr int kMultiprocessors = 16;
 inline constexpr int kMostSharedBytes = 97;  // of a thread block whose kernel has asked for them
 inline constexpr int kComputeMajor = 75;
 inline constexpr int kHasVirtualMemory = 102;
-inline constexpr int kHasFdHandles = 103;
 inline constexpr int kHasRdmaWithVirtualMemory = 110;
-inline constexpr int kHasFabricHandles = 128;
 
 // CUfunction_attribute: how many bytes of dynamic shared memory a launch may have; 48 KiB without
 inline constexpr int kFunctionDynamicSharedBytes = 8;
@@ -62,10 +60,6 @@ struct Location {
   int type = 1;
   int id = 0;
 };
-
-inline constexpr int kExportFd = 1;      // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-inline constexpr int kExportFabric = 8;  // CU_MEM_HANDLE_TYPE_FABRIC
-inline constexpr std::size_t kFabricHandleBytes = 64;
 
 // CUmemAllocationProp
 struct AllocationProperties {
@@ -141,8 +135,6 @@ struct Driver {
   int (*unmap)(DevicePointer at, std::size_t bytes);
   int (*set_access)(DevicePointer at, std::size_t bytes, const AccessDescription* access,
                     std::size_t count);
-  int (*export_handle)(void* exported, AllocationHandle handle, int export_type,
-                       unsigned long long flags);
 
   int (*device_total_bytes)(std::size_t* bytes, int device);
   int (*context_push)(Context context);

@@ -152,28 +152,6 @@ TEST_P(Mailbox, GivesNoCreditFor129RequestsAndGivesItBackWithTheAnswers) {
   EXPECT_TRUE(finish(client));
 }
 
-TEST_P(Mailbox, GivesNoCreditForMoreLinesThanTheRingHas) {
-  TestClient client = open(place(0));
-  for (int i = 0; i < 3; ++i) client.send(long_ask(64, 1));
-  client.send(long_ask(63, 1));
-  EXPECT_TRUE(client.can_send(long_ask(1, 1)));
-  EXPECT_FALSE(client.can_send(long_ask(2, 1)));
-  client.send(kYes);
-  EXPECT_FALSE(client.can_send(kYes));
-  EXPECT_TRUE(finish(client));
-  EXPECT_EQ(client.answered(), 5u);
-}
-
-TEST_P(Mailbox, GivesNoCreditForMoreAnswerLinesThanTheRingHas) {
-  TestClient client = open(place(0));
-  for (int i = 0; i < 4; ++i) client.send(long_ask(1, 63));
-  EXPECT_TRUE(client.can_send(long_ask(1, 4)));
-  EXPECT_FALSE(client.can_send(long_ask(1, 5)));
-  client.send(long_ask(1, 4));
-  EXPECT_FALSE(client.can_send(kYes));
-  EXPECT_TRUE(finish(client));
-}
-
 TEST_P(Mailbox, AMalformedHeadIsRefusedAndCostsItsSenderThatLineOnly) {
   for (const int bad_lines : {0, 65, 255}) {
     const auto incarnation = static_cast<std::uint32_t>(bad_lines + 1);

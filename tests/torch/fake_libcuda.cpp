@@ -51,8 +51,6 @@ FAKE(cuMemMap, map, (DevicePointer a, Size b, Size c, AllocationHandle d, Flags 
 FAKE(cuMemUnmap, unmap, (DevicePointer a, Size b), (a, b))
 FAKE(cuMemSetAccess, set_access, (DevicePointer a, Size b, const AccessDescription* c, Size d),
      (a, b, c, d))
-FAKE(cuMemExportToShareableHandle, export_handle, (void* a, AllocationHandle b, int c, Flags d),
-     (a, b, c, d))
 FAKE(cuEventCreate, event_create, (Event * a, unsigned b), (a, b))
 FAKE(cuEventDestroy_v2, event_destroy, (Event a), (a))
 FAKE(cuEventRecord, event_record, (Event a, Stream b), (a, b))

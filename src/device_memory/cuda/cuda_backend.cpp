@@ -12,8 +12,6 @@ using gpu::Driver;
 AllocationProperties properties_of(const CudaOptions& options) {
   AllocationProperties properties;
   properties.location.id = options.device;
-  if (options.export_fd) properties.export_types |= gpu::kExportFd;
-  if (options.export_fabric) properties.export_types |= gpu::kExportFabric;
   properties.rdma_capable = options.rdma ? 1 : 0;
   return properties;
 }
@@ -46,14 +44,6 @@ Status require_peers(const Driver& driver, const CudaOptions& options) {
 Status require_all(const Driver& driver, const CudaOptions& options) {
   CACHALOT_TRY(
       require_attribute(driver, options, gpu::kHasVirtualMemory, "virtual memory management"));
-  if (options.export_fd) {
-    CACHALOT_TRY(require_attribute(driver, options, gpu::kHasFdHandles,
-                                   "handles exported as file descriptors"));
-  }
-  if (options.export_fabric) {
-    CACHALOT_TRY(require_attribute(driver, options, gpu::kHasFabricHandles,
-                                   "handles exported to other machines (fabric)"));
-  }
   if (options.rdma) {
     CACHALOT_TRY(require_attribute(driver, options, gpu::kHasRdmaWithVirtualMemory,
                                    "GPUDirect RDMA with virtual memory management"));
@@ -114,8 +104,6 @@ std::string CudaBackend::description() const {
   char name[96] = "unknown device";
   driver_.device_name(name, sizeof name, options_.device);
   std::string text = std::string(name) + " (device " + std::to_string(options_.device) + ")";
-  if (options_.export_fd) text += ", exportable as fd";
-  if (options_.export_fabric) text += ", exportable to the fabric";
   if (options_.rdma) text += ", RDMA";
   if (!options_.peers.empty()) text += "; peers";
   for (const int peer : options_.peers) text += " " + std::to_string(peer);
@@ -185,32 +173,6 @@ Status CudaBackend::do_set_access(const Span& span, Access access) {
 Status CudaBackend::do_unmap(const Span& span) {
   CACHALOT_TRY(enter());
   return check(driver_.unmap(span.at, span.bytes), "cuMemUnmap", span.at, span.bytes);
-}
-
-Status CudaBackend::export_to(Handle handle, int type, bool allowed, void* exported) {
-  if (!allowed) {
-    return Error::make(Code::kUnsupported,
-                       "export: handle %" PRIu64
-                       " was created without; expected the backend's "
-                       "option for it when it was opened",
-                       handle.value);
-  }
-  CACHALOT_TRY_ASSIGN(const Memory memory, memory_of("export", handle));
-  CACHALOT_TRY(enter());
-  return check(driver_.export_handle(exported, memory.native, type, 0),
-               "cuMemExportToShareableHandle", 0, memory.bytes);
-}
-
-Result<os::FileDescriptor> CudaBackend::export_fd(Handle handle) {
-  int fd = -1;
-  CACHALOT_TRY(export_to(handle, gpu::kExportFd, options_.export_fd, &fd));
-  return os::FileDescriptor(fd);
-}
-
-Result<CudaBackend::FabricHandle> CudaBackend::export_fabric(Handle handle) {
-  FabricHandle exported{};
-  CACHALOT_TRY(export_to(handle, gpu::kExportFabric, options_.export_fabric, exported.data()));
-  return exported;
 }
 
 }  // namespace cachalot::device_memory

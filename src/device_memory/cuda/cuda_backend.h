@@ -1,9 +1,8 @@
 // A GPU's memory, by NVIDIA's driver.
 //
-// What others may do with the memory is said when it is created and cannot be changed later: export
-// it to another process or machine, let a network card reach it, let other GPUs reach it. So it is an
-// option of the backend, and a device that cannot do it is refused when the backend is opened, not
-// in the middle of a transfer.
+// What others may do with the memory is said when it is created and cannot be changed later: let a network
+// card reach it, let other GPUs reach it. So it is an option of the backend, and a device that cannot do it
+// is refused when the backend is opened, not in the middle of a transfer.
 //
 // 1. set_access() is one call of the driver for a span: setting access is 84 % of what mapping costs
 //    (GMLake, Table 1), and sets it for the device and all its peers together.
@@ -14,30 +13,23 @@
 // What is assumed of the driver and not confirmed on a GPU yet: docs/design/device_memory.md.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "device_memory/backend.h"
 #include "gpu/driver.h"
-#include "os/file_descriptor.h"
 
 namespace cachalot::device_memory {
 
 struct CudaOptions {
   int device = 0;               // the ordinal
   std::vector<int> peers = {};  // ordinals of other devices that get the same access
-  bool export_fd = false;       // to another process of this machine
-  bool export_fabric = false;   // to another machine, by NVLink
   bool rdma = false;            // a network card reads and writes it (GPUDirect RDMA)
 };
 
 class CudaBackend final : public Backend {
  public:
-  using FabricHandle = std::array<std::byte, gpu::kFabricHandleBytes>;
-
   // @errors kUnsupported: no driver, no device, or the device cannot do what the options say;
   //         kInvalidArgument: there is no such device
   static Result<std::unique_ptr<CudaBackend>> open(const CudaOptions& options = {});
@@ -47,13 +39,8 @@ class CudaBackend final : public Backend {
   ~CudaBackend() override;
 
   const char* name() const override { return "cuda"; }
-  // "NVIDIA H200 (device 0), exportable as fd, RDMA; peers 1 2"
+  // "NVIDIA H200 (device 0), RDMA; peers 1 2"
   std::string description() const override;
-
-  // For another process, or machine, to map the same memory. Not while another thread releases it.
-  // @errors kInvalidArgument: no live handle; kUnsupported: the options did not say so
-  Result<os::FileDescriptor> export_fd(Handle handle);
-  Result<FabricHandle> export_fabric(Handle handle);
 
  private:
   CudaBackend(const gpu::Driver& driver, const CudaOptions& options, std::uint64_t granularity,
@@ -69,7 +56,6 @@ class CudaBackend final : public Backend {
 
   Status enter();
   Status check(int result, const char* call, Address at, std::uint64_t bytes) const;
-  Status export_to(Handle handle, int type, bool allowed, void* exported);
 
   const gpu::Driver driver_;
   const CudaOptions options_;

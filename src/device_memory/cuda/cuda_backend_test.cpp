@@ -35,9 +35,8 @@ class CudaOnFakeGpu : public testing::Test {
 
 TEST_F(CudaOnFakeGpu, SaysWhatItIs) {
   EXPECT_EQ(open({.device = 1})->description(), "Fake GPU (device 1)");
-  EXPECT_EQ(open({.peers = {1, 2}, .export_fd = true, .export_fabric = true, .rdma = true})
-                ->description(),
-            "Fake GPU (device 0), exportable as fd, exportable to the fabric, RDMA; peers 1 2");
+  EXPECT_EQ(open({.peers = {1, 2}, .rdma = true})->description(),
+            "Fake GPU (device 0), RDMA; peers 1 2");
   EXPECT_EQ(open()->granularity_bytes(), kChunk);
 }
 
@@ -46,11 +45,8 @@ TEST_F(CudaOnFakeGpu, CreatesHandlesWithWhatTheOptionsSay) {
   EXPECT_EQ(machine_.last_properties.location.id, 2);
   EXPECT_EQ(machine_.last_properties.export_types, 0);
   EXPECT_EQ(machine_.last_properties.rdma_capable, 0);
-  ASSERT_TRUE(open({.export_fd = true, .rdma = true})->create(kChunk));
-  EXPECT_EQ(machine_.last_properties.export_types, 1);
+  ASSERT_TRUE(open({.rdma = true})->create(kChunk));
   EXPECT_EQ(machine_.last_properties.rdma_capable, 1);
-  ASSERT_TRUE(open({.export_fd = true, .export_fabric = true})->create(kChunk));
-  EXPECT_EQ(machine_.last_properties.export_types, 9);
   EXPECT_EQ(machine_.last_properties.compression, 0);
   EXPECT_EQ(machine_.last_properties.usage, 0);
 }
@@ -82,8 +78,6 @@ TEST_F(CudaOnFakeGpu, IsRefusedWhereTheDeviceCannotDoWhatTheOptionsSay) {
     CudaOptions options;
     const char* says;
   } cases[] = {{gpu::kHasVirtualMemory, {}, "virtual memory management"},
-               {gpu::kHasFdHandles, {.export_fd = true}, "file descriptors"},
-               {gpu::kHasFabricHandles, {.export_fabric = true}, "fabric"},
                {gpu::kHasRdmaWithVirtualMemory, {.rdma = true}, "RDMA"}};
   for (const auto& c : cases) {
     machine_.missing_attributes = {c.attribute};
@@ -93,8 +87,7 @@ TEST_F(CudaOnFakeGpu, IsRefusedWhereTheDeviceCannotDoWhatTheOptionsSay) {
     expect_in(error, "device 0");
   }
   // What is not asked for may be missing.
-  machine_.missing_attributes = {gpu::kHasFdHandles, gpu::kHasFabricHandles,
-                                 gpu::kHasRdmaWithVirtualMemory};
+  machine_.missing_attributes = {gpu::kHasRdmaWithVirtualMemory};
   EXPECT_TRUE(open());
 }
 
@@ -175,23 +168,6 @@ TEST_F(CudaOnFakeGpu, GivesThreadsWithoutAContextTheDevicesOne) {
   const auto backend = open();
   std::thread([&] { EXPECT_TRUE(backend->create(kChunk)); }).join();
   EXPECT_EQ(machine_.without_context, 0u);
-}
-
-TEST_F(CudaOnFakeGpu, ExportsHandlesThatWereMadeForIt) {
-  const auto backend = open({.export_fd = true, .export_fabric = true});
-  const Handle handle = *backend->create(kChunk);
-  const auto fd = backend->export_fd(handle);
-  ASSERT_TRUE(fd) << fd.error().message;
-  EXPECT_GE(fd->get(), 0);
-  const auto fabric = backend->export_fabric(handle);
-  ASSERT_TRUE(fabric);
-  EXPECT_EQ((*fabric)[63], std::byte{0x5a});
-  ASSERT_TRUE(backend->release(handle));
-  EXPECT_EQ(backend->export_fd(handle).error().code, Code::kInvalidArgument);
-  const auto plain = open();
-  const Handle other = *plain->create(kChunk);
-  EXPECT_EQ(plain->export_fd(other).error().code, Code::kUnsupported);
-  EXPECT_EQ(plain->export_fabric(other).error().code, Code::kUnsupported);
 }
 
 TEST_F(CudaOnFakeGpu, LeavesNothingOnTheDeviceWhenItIsGone) {

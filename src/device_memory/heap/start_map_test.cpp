@@ -11,19 +11,6 @@
 namespace cachalot::device_memory {
 namespace {
 
-TEST(StartMap, KnowsNothingOfUnitsWithoutABlock) {
-  StartMap starts;
-  starts.grow(200);
-  EXPECT_EQ(starts.last_up_to(199), nullptr);
-  Block block;
-  starts.set(70, &block);
-  EXPECT_EQ(starts.last_up_to(69), nullptr);
-  EXPECT_EQ(starts.last_up_to(70), &block);
-  EXPECT_EQ(starts.last_up_to(199), &block);
-  starts.set(70, nullptr);
-  EXPECT_EQ(starts.last_up_to(199), nullptr);
-}
-
 TEST(StartMap, KeepsWhatItKnowsWhenALevelIsAdded) {
   StartMap starts;
   Block first, second;

@@ -18,16 +18,6 @@ TEST(IndexedHeap, IsEmptyAtFirst) {
   EXPECT_FALSE(heap.contains(0));
 }
 
-TEST(IndexedHeap, ComparesTheSecondNumberWhereTheFirstIsTheSame) {
-  IndexedHeap heap;
-  heap.grow(3);
-  heap.push(0, {1, 5});
-  heap.push(1, {1, 4});
-  heap.push(2, {2, 0});
-  EXPECT_EQ(heap.top(), 1u);
-  EXPECT_EQ(heap.top_but(1), 0u);
-}
-
 TEST(IndexedHeapDeathTest, RefusesWhatIsTwiceThereOrNotAtAll) {
   IndexedHeap heap;
   heap.grow(2);

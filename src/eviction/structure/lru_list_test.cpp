@@ -15,26 +15,6 @@ std::vector<NodeId> from_oldest(const LruList& list) {
   return nodes;
 }
 
-TEST(LruList, EvictsTheLeastRecentlyUsed) {
-  LruList list(4);
-  for (NodeId n = 0; n < 4; ++n) list.insert_newest(n);
-  list.move_to_newest(0);
-  EXPECT_EQ(list.oldest(), 1u);
-  list.erase(1);
-  EXPECT_EQ(from_oldest(list), (std::vector<NodeId>{2, 3, 0}));
-  EXPECT_FALSE(list.contains(1));
-  EXPECT_TRUE(list.is_valid());
-}
-
-TEST(LruList, PutsANodeJustOlderThanAnother) {
-  LruList list(4);
-  list.insert_newest(0);
-  list.insert_newest(1);
-  list.insert_older_than(2, 1);
-  list.insert_older_than(3, 0);
-  EXPECT_EQ(from_oldest(list), (std::vector<NodeId>{3, 0, 2, 1}));
-}
-
 TEST(LruList, IsEmptyAtBothEndsWhenNothingIsLinked) {
   LruList list(0);
   EXPECT_EQ(list.oldest(), kNoNode);

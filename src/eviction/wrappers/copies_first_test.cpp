@@ -19,45 +19,6 @@ void insert_copy(CopiesFirst& policy, NodeId node, NodeId parent) {
   policy.mark_copy(node);
 }
 
-// So many blocks come and go again: fewer than 16 blocks spare no copy.
-TEST(CopiesFirst, AUsedCopyGoesBeforeWhatIsOlder) {
-  CopiesFirst policy = make(4);
-  policy.insert(0, kNoNode, 0);
-  insert_copy(policy, 1, kNoNode);
-  EXPECT_EQ(policy.victim(kNoNode), 0u);  // fresh: its prompt comes
-  policy.touch(1);
-  EXPECT_EQ(policy.victim(kNoNode), 1u);
-  EXPECT_EQ(policy.victim(1), 0u);
-  policy.touch(1);  // again: it stays here
-  EXPECT_EQ(policy.copies(), 0u);
-  EXPECT_EQ(policy.victim(kNoNode), 0u);
-  EXPECT_TRUE(policy.is_valid());
-}
-
-TEST(CopiesFirst, AChainOfCopiesGoesFromItsTail) {
-  CopiesFirst policy = make(6);
-  policy.insert(0, kNoNode, 0);
-  for (NodeId node = 1; node < 4; ++node) insert_copy(policy, node, node - 1);
-  policy.touch(3);
-  policy.insert(4, kNoNode, 4);
-  for (const NodeId expected : {3u, 2u, 1u, 0u, 4u}) {
-    EXPECT_EQ(policy.victim(kNoNode), expected);
-    EXPECT_TRUE(policy.is_valid());
-    policy.erase(expected);
-  }
-}
-
-TEST(CopiesFirst, WhatStandsBelowACopyKeepsIt) {
-  CopiesFirst policy = make(4);
-  insert_copy(policy, 0, kNoNode);
-  policy.touch(0);
-  policy.insert(1, kNoNode, 1);
-  policy.insert(2, 0, 2);
-  EXPECT_EQ(policy.victim(kNoNode), 2u);  // one place older than the copy that it uses
-  policy.erase(2);
-  EXPECT_EQ(policy.victim(kNoNode), 0u);
-}
-
 TEST(CopiesFirst, AHeldCopyStays) {
   CopiesFirst policy = make(4);
   insert_copy(policy, 0, kNoNode);

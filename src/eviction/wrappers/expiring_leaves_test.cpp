@@ -30,59 +30,6 @@ TEST(ExpiringLeaves, ShowsWhatWasNotUsedForLongestWhateverTheOrder) {
   EXPECT_EQ(policy.unused_since(21), 0u);
 }
 
-TEST(ExpiringLeaves, AStoreUsesThePrefixItGoesBelow) {
-  ExpiringLeaves policy = make(PolicyKind::kLru, 4);
-  policy.set_now(10);
-  policy.insert(0, kNoNode, 0);
-  policy.insert(1, kNoNode, 1);
-  policy.set_now(20);
-  policy.insert(2, 0, 2);
-  policy.erase(2);
-  EXPECT_EQ(policy.unused_since(20), 1u);
-  policy.erase(1);
-  EXPECT_EQ(policy.unused_since(20), kNoNode);
-}
-
-TEST(ExpiringLeaves, WhatIsHeldDoesNotExpire) {
-  ExpiringLeaves policy = make(PolicyKind::kLfu, 4);
-  policy.set_now(10);
-  policy.insert(0, kNoNode, 0);
-  policy.insert(1, 0, 1);
-  policy.hold(1);
-  EXPECT_EQ(policy.unused_since(1000), kNoNode);
-  policy.set_now(50);
-  policy.release(1);
-  EXPECT_EQ(policy.unused_since(50), kNoNode);
-  EXPECT_EQ(policy.unused_since(51), 1u);
-}
-
-TEST(ExpiringLeaves, AChainExpiresAsOneFromItsEnd) {
-  ExpiringLeaves policy = make(PolicyKind::kLru, 4);
-  policy.set_now(10);
-  policy.insert(0, kNoNode, 0);
-  policy.insert(1, 0, 1);
-  policy.set_now(50);
-  EXPECT_EQ(policy.unused_since(11), 1u);
-  policy.erase(1);
-  EXPECT_EQ(policy.unused_since(11), 0u);
-}
-
-TEST(ExpiringLeaves, TheEndOfWhatIsHeldIsAUseOfItsPrefix) {
-  ExpiringLeaves policy = make(PolicyKind::kLru, 4);
-  policy.set_now(10);
-  policy.insert(0, kNoNode, 0);
-  policy.insert(1, 0, 1);
-  policy.insert(2, kNoNode, 2);
-  policy.hold(1);
-  policy.set_now(50);
-  policy.erase(1);
-  EXPECT_TRUE(policy.is_valid());
-  EXPECT_EQ(policy.unused_since(50), 2u);
-  policy.erase(2);
-  EXPECT_EQ(policy.unused_since(50), kNoNode);
-  EXPECT_EQ(policy.unused_since(51), 0u);
-}
-
 TEST(ExpiringLeaves, TimeDoesNotGoBack) {
   ExpiringLeaves policy = make(PolicyKind::kLru, 2);
   policy.set_now(10);

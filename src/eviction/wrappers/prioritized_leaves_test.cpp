@@ -15,18 +15,6 @@ std::uint32_t by_number(NodeId node) {
   return node / 8;
 }
 
-TEST(PrioritizedLeaves, TheLowestPriorityGoesFirstWhateverItsAge) {
-  PrioritizedLeaves policy(PolicyKind::kLru, 24, by_number);
-  policy.insert(16, kNoNode, 16);
-  policy.insert(8, kNoNode, 8);
-  policy.insert(0, kNoNode, 0);
-  for (const NodeId expected : {0u, 8u, 16u}) {
-    EXPECT_EQ(policy.victim(kNoNode), expected);
-    policy.erase(expected);
-  }
-  EXPECT_EQ(policy.victim(kNoNode), kNoNode);
-}
-
 TEST(PrioritizedLeaves, WhatIsStoredBelowARootHasItsPriority) {
   PrioritizedLeaves policy(PolicyKind::kLru, 24, by_number);
   policy.insert(8, kNoNode, 8);

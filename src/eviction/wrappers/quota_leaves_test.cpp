@@ -19,30 +19,6 @@ QuotaLeaves make(std::uint64_t first, std::uint64_t second, std::uint32_t nodes 
   return {make_leaf_policy(PolicyKind::kLru, nodes), nodes, {first, second}, owner_of};
 }
 
-TEST(QuotaLeaves, AnOwnerOverItsQuotaGivesWayFirst) {
-  QuotaLeaves policy = make(2, 2);
-  policy.insert(20, kNoNode, 20);
-  policy.insert(0, kNoNode, 0);
-  policy.insert(1, kNoNode, 1);
-  EXPECT_EQ(policy.victim(kNoNode), 20u);  // no quota is passed: the oldest
-  policy.insert(2, kNoNode, 2);
-  EXPECT_EQ(policy.victim(kNoNode), 0u);
-  policy.touch(0);
-  EXPECT_EQ(policy.victim(kNoNode), 1u);
-  EXPECT_EQ(policy.victim(1), 2u);
-  policy.erase(1);
-  EXPECT_EQ(policy.victim(kNoNode), 20u);
-  EXPECT_TRUE(policy.is_valid());
-}
-
-TEST(QuotaLeaves, TheOneWithMostTooManyGoesBeforeOthersWithTooMany) {
-  QuotaLeaves policy = make(1, 1);
-  for (const NodeId node : {0u, 1u, 10u, 11u, 12u}) policy.insert(node, kNoNode, node);
-  EXPECT_EQ(policy.victim(kNoNode), 10u);
-  policy.erase(10);
-  EXPECT_EQ(policy.victim(kNoNode), 0u);  // as many: the first one
-}
-
 TEST(QuotaLeaves, WhatIsHeldStaysAndItsOwnersRestGoes) {
   QuotaLeaves policy = make(0, 5);
   policy.insert(20, kNoNode, 20);

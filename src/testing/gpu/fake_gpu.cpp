@@ -1,7 +1,5 @@
 #include "testing/gpu/fake_gpu.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -229,22 +227,6 @@ struct FakeCalls {
     return kSuccess;
   }
 
-  static int export_handle(void* exported, AllocationHandle handle, int export_type,
-                           unsigned long long flags) {
-    const std::lock_guard lock(machine->mutex_);
-    if (const int failed = machine->entered("export_handle")) return failed;
-    if (!machine->handles_.contains(handle) || flags != 0) return machine->invalid();
-    if (export_type == kExportFd) {
-      const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-      std::memcpy(exported, &fd, sizeof fd);
-    } else if (export_type == kExportFabric) {
-      std::memset(exported, 0x5a, kFabricHandleBytes);
-    } else {
-      return machine->invalid();
-    }
-    return kSuccess;
-  }
-
   static int event_create(Event* event, unsigned flags) {
     const std::lock_guard lock(machine->mutex_);
     if (const int failed = machine->entered("event_create")) return failed;
@@ -380,7 +362,6 @@ Driver FakeMachine::driver() const {
   driver.map = FakeCalls::map;
   driver.unmap = FakeCalls::unmap;
   driver.set_access = FakeCalls::set_access;
-  driver.export_handle = FakeCalls::export_handle;
   driver.device_total_bytes = FakeCalls::device_total_bytes;
   driver.context_push = FakeCalls::context_push;
   driver.context_pop = FakeCalls::context_pop;

@@ -23,14 +23,13 @@ Result<block_hash::BlockHasher> hasher_of(const ClientOptions& options) {
   return block_hash::BlockHasher::vllm(options.hash, options.python_hash_seed);
 }
 
-Result<std::unique_ptr<PoolTier>> PoolTier::attach(const ClientOptions& options,
-                                                   const TierCaches& caches,
-                                                   const kv::Gpus::Open& open_gpu) {
+Result<std::unique_ptr<SharedTier>> SharedTier::attach(const ClientOptions& options,
+                                                       const TierCaches& caches,
+                                                       const kv::Gpus::Open& open_gpu) {
   ClientOptions attach = options;
   attach.counts_prompts = true;
   CACHALOT_TRY_ASSIGN(Client client, client::attach(attach, open_gpu));
-  std::unique_ptr<PoolTier> tier(new PoolTier(std::move(client)));
-  tier->options_ = options;
+  std::unique_ptr<SharedTier> tier(new SharedTier(std::move(client)));
   tier->device_pages_per_block_ = caches.device_pages_per_block;
   CACHALOT_TRY_ASSIGN(tier->device_, tier->client_.register_cache(caches.device));
   if (!caches.host.tensors.empty()) {
@@ -39,15 +38,11 @@ Result<std::unique_ptr<PoolTier>> PoolTier::attach(const ClientOptions& options,
   return tier;
 }
 
-PoolTier::~PoolTier() {
+SharedTier::~SharedTier() {
   (void)client_.detach();
 }
 
-Result<block_hash::BlockHasher> PoolTier::make_hasher() const {
-  return hasher_of(options_);
-}
-
-std::vector<PageId> PoolTier::pages_of(Tier tier, std::span<const Slot> slots) const {
+std::vector<PageId> SharedTier::pages_of(Tier tier, std::span<const Slot> slots) const {
   const std::uint32_t pages = tier == Tier::kDevice ? device_pages_per_block_ : 1;
   std::vector<PageId> all;
   all.reserve(slots.size() * pages);
@@ -57,7 +52,7 @@ std::vector<PageId> PoolTier::pages_of(Tier tier, std::span<const Slot> slots) c
   return all;
 }
 
-Result<Prefetched> PoolTier::find(std::span<const BlockHash> hashes) {
+Result<Prefetched> SharedTier::find(std::span<const BlockHash> hashes) {
   const std::uint64_t until_ns = base::SteadyClock::read() + kAnswerNs;
   for (;;) {
     CACHALOT_TRY_ASSIGN(const Prefetched found, client_.prefetch(hashes, 0));
@@ -66,20 +61,20 @@ Result<Prefetched> PoolTier::find(std::span<const BlockHash> hashes) {
   }
 }
 
-Result<std::size_t> PoolTier::count(std::span<const BlockHash> hashes) {
+Result<std::size_t> SharedTier::count(std::span<const BlockHash> hashes) {
   return client_.lookup(hashes);
 }
 
-void PoolTier::count_prompt(const PromptBlocks& prompt) {
+void SharedTier::count_prompt(const PromptBlocks& prompt) {
   (void)client_.count_prompt(prompt);
 }
 
-Result<bool> PoolTier::is_fetching(std::span<const BlockHash> stored) {
+Result<bool> SharedTier::is_fetching(std::span<const BlockHash> stored) {
   return client_.is_fetching(stored);
 }
 
-Result<std::size_t> PoolTier::load(std::span<const BlockHash> hashes, Tier tier,
-                                   std::span<const Slot> slots, std::uint64_t timeout_ns) {
+Result<std::size_t> SharedTier::load(std::span<const BlockHash> hashes, Tier tier,
+                                     std::span<const Slot> slots, std::uint64_t timeout_ns) {
   Result<std::size_t> loaded =
       client_.load(cache(tier), hashes, pages_of(tier, slots), {.timeout_ns = timeout_ns});
   if (!loaded && loaded.error().code == Code::kTimeout)
@@ -87,8 +82,8 @@ Result<std::size_t> PoolTier::load(std::span<const BlockHash> hashes, Tier tier,
   return loaded;
 }
 
-Result<Stored> PoolTier::store(const BlockHash* parent, std::span<const BlockHash> hashes,
-                               Tier tier, std::span<const Slot> slots, std::uint64_t timeout_ns) {
+Result<Stored> SharedTier::store(const BlockHash* parent, std::span<const BlockHash> hashes,
+                                 Tier tier, std::span<const Slot> slots, std::uint64_t timeout_ns) {
   return client_.store(cache(tier), parent, hashes, pages_of(tier, slots),
                        {.timeout_ns = timeout_ns});
 }

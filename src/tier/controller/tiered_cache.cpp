@@ -80,8 +80,7 @@ Result<TieredCache> tier::make(const TieredCacheOptions& options, kv::Gpus::Open
   if (options.shared.share_tp != 0) CACHALOT_TRY(geometry.head_group(options.shared.share_tp));
   CACHALOT_TRY_ASSIGN(const std::uint32_t host_blocks, host_blocks_of(options, device_blocks));
   CACHALOT_TRY(check(options, host_blocks));
-  tier::RadixOptions radix{.page_tokens = geometry.block_tokens,
-                           .host_rule = tier::HostRule::kAnyNode};
+  tier::RadixOptions radix{.page_tokens = geometry.block_tokens};
   CACHALOT_TRY_ASSIGN(radix.device_order, eviction::parse_leaf_order(options.device_order));
   CACHALOT_TRY_ASSIGN(radix.host_order, eviction::parse_leaf_order(options.host_order));
   CACHALOT_TRY_ASSIGN(block_hash::BlockHasher hasher, tier::hasher_of(options.shared));
@@ -108,8 +107,8 @@ Status TieredCache::attach_pool(std::span<const std::string> pool) {
   ClientOptions options = impl_->shared;
   options.pool.assign(pool.begin(), pool.end());
   CACHALOT_TRY_ASSIGN(
-      std::unique_ptr<tier::PoolTier> shared,
-      tier::PoolTier::attach(options, impl_->controller->caches(), impl_->open_gpu));
+      std::unique_ptr<tier::SharedTier> shared,
+      tier::SharedTier::attach(options, impl_->controller->caches(), impl_->open_gpu));
   return impl_->controller->attach_shared(std::move(shared));
 }
 

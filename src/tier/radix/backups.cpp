@@ -6,20 +6,6 @@
 
 namespace cachalot::tier {
 
-void Backups::append_plan(NodeId node, std::uint32_t min_uses, std::vector<NodeId>& plan) const {
-  if (node == kNoNode) return;
-  while (!nodes_[node].is_root() && nodes_[node].history.uses < min_uses)
-    node = nodes_[node].parent;
-  const auto start = static_cast<std::ptrdiff_t>(plan.size());
-  for (; !nodes_[node].is_root(); node = nodes_[node].parent) {
-    const RadixNode& record = nodes_[node];
-    if (record.is_in(Tier::kDevice) && !record.is_in(Tier::kHost) && record.backup == 0)
-      plan.push_back(node);
-    if (host_rule_ == HostRule::kAnyNode) break;
-  }
-  std::reverse(plan.begin() + start, plan.end());
-}
-
 Result<BackupTicket> Backups::begin(NodeId node) {
   const RadixNode& record = nodes_[node];
   if (!record.is_in(Tier::kDevice))
@@ -27,11 +13,6 @@ Result<BackupTicket> Backups::begin(NodeId node) {
   if (record.is_in(Tier::kHost) || record.backup != 0)
     return Error::make(Code::kRefused, "radix backup: node %u is in host memory or on the way",
                        node);
-  if (!nodes_.may_be_below(record.parent, Tier::kHost) && nodes_[record.parent].backup == 0) {
-    return Error::make(
-        Code::kRefused,
-        "radix backup: the parent of node %u is not in host memory; back it up first", node);
-  }
   const BackupTicket ticket = next_ticket_++;
   tickets_[ticket] = node;
   nodes_.set_backup(node, ticket);
@@ -69,13 +50,6 @@ Status Backups::finish(BackupTicket ticket, std::span<const Slot> slots, std::ve
   }
   const std::size_t start = nodes.size();
   end(backup, nodes);
-  const NodeId first = nodes[start];
-  if (!nodes_[first].is_in(Tier::kHost) &&
-      !nodes_.may_be_below(nodes_[first].parent, Tier::kHost)) {
-    nodes.resize(start);
-    return Error::make(Code::kRefused, "radix backup: the parent of node %u is not in host memory",
-                       first);
-  }
   for (std::size_t i = start; i < nodes.size(); ++i) {
     const std::span<const Slot> own = slots.first(nodes_[nodes[i]].pages);
     slots = slots.subspan(own.size());

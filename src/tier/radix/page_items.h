@@ -40,11 +40,11 @@ class PageItems {
   std::span<const T> view() const { return {data(), size_}; }
   std::size_t allocated_bytes() const { return capacity_ * sizeof(T); }
 
-  // Keeps the items from `count` on, and returns the first `count`, and `shared` of those kept after them.
-  PageItems split_front(std::uint32_t count, std::uint32_t shared = 0) {
-    CACHALOT_CHECK(count <= size_ && shared <= size_ - count);
-    if (count + shared <= size_ - count) {
-      PageItems front(view().first(count + shared));
+  // Keeps the items from `count` on, and returns the first `count`.
+  PageItems split_front(std::uint32_t count) {
+    CACHALOT_CHECK(count <= size_);
+    if (count <= size_ - count) {
+      PageItems front(view().first(count));
       first_ += count;
       size_ -= count;
       shrink();
@@ -52,7 +52,7 @@ class PageItems {
     }
     PageItems back(view().subspan(count));
     swap(back);  // `back` is the front now
-    back.size_ = count + shared;
+    back.size_ = count;
     back.shrink();
     return back;
   }

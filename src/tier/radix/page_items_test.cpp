@@ -28,19 +28,9 @@ TEST(PageItems, ACutGivesTheFrontAndKeepsTheRest) {
   }
 }
 
-TEST(PageItems, BothSidesOfACutHaveWhatIsShared) {
-  for (const int at : {1, 5, 8}) {
-    PageItems<int> back(numbers(0, 10));
-    const PageItems<int> front = back.split_front(static_cast<std::uint32_t>(at), 2);
-    EXPECT_EQ(items(front), numbers(0, at + 2)) << at;
-    EXPECT_EQ(items(back), numbers(at, 10)) << at;
-  }
-}
-
 TEST(PageItemsDeathTest, ACutBeyondTheEndIsABug) {
   PageItems<int> run(numbers(0, 3));
   EXPECT_DEATH((void)run.split_front(4), "count <= size_");
-  EXPECT_DEATH((void)run.split_front(3, 1), "shared");
 }
 
 // Cut at any places, in any piece: the pieces are the whole, and none holds more than twice its memory.

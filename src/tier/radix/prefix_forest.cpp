@@ -10,45 +10,33 @@
 #include <xxhash.h>
 
 namespace cachalot::tier {
-namespace {
-
-std::string namespace_of(const RadixKey& key) {
-  std::string name(1, key.is_bigram ? 'b' : 't');
-  name += key.extra;
-  return name;
-}
-
-}  // namespace
 
 NodeId PrefixForest::find_root(const RadixKey& key) const {
-  const auto root = roots_.find(namespace_of(key));
+  const auto root = roots_.find(std::string(key.extra));
   return root == roots_.end() ? kNoNode : root->second;
 }
 
 NodeId PrefixForest::find_or_add_root(const RadixKey& key) {
-  const auto [root, is_new] = roots_.try_emplace(namespace_of(key), kNoNode);
+  const auto [root, is_new] = roots_.try_emplace(std::string(key.extra), kNoNode);
   if (!is_new) return root->second;
   root->second = new_node();
-  RadixNode& node = (*this)[root->second];
-  node.parent = kNoNode;
-  node.is_bigram = key.is_bigram;
+  (*this)[root->second].parent = kNoNode;
   names_[root->second] = &root->first;
   return root->second;
 }
 
 std::string_view PrefixForest::extra_of(NodeId node) const {
   while (!(*this)[node].is_root()) node = (*this)[node].parent;
-  return std::string_view(*names_.at(node)).substr(1);
+  return *names_.at(node);
 }
 
 bool PrefixForest::has_first_page(NodeId node, const Token* tokens) const {
-  const RadixNode& record = (*this)[node];
-  return std::memcmp(record.tokens.data(), tokens, first_page_tokens(record) * sizeof(Token)) == 0;
+  return std::memcmp((*this)[node].tokens.data(), tokens, page_tokens_ * sizeof(Token)) == 0;
 }
 
 std::uint64_t PrefixForest::name_of(NodeId parent, const Token* first_page) const {
-  const std::size_t bytes = first_page_tokens((*this)[parent]) * sizeof(Token);
-  return base::mix64(XXH3_64bits(first_page, bytes) ^ base::mix64(parent + 1));
+  const std::uint64_t page = XXH3_64bits(first_page, page_tokens_ * sizeof(Token));
+  return base::mix64(page ^ base::mix64(parent + 1));
 }
 
 NodeId PrefixForest::find_child(NodeId parent, const Token* tokens) const {
@@ -67,10 +55,8 @@ NodeId PrefixForest::add_child(NodeId parent, std::span<const Token> tokens) {
   const NodeId id = new_node();
   RadixNode& node = (*this)[id];
   const RadixNode& above = (*this)[parent];
-  node.is_bigram = above.is_bigram;
   node.tokens = PageItems<Token>(tokens);
   node.pages = static_cast<std::uint32_t>(tokens.size() / page_tokens_);
-  if (node.is_bigram) node.pages = static_cast<std::uint32_t>((tokens.size() - 1) / page_tokens_);
   node.history.depth = above.history.depth + above.pages;
   link(id, parent);
   table_.add(name_of(parent, node.tokens.data()), id);
@@ -89,11 +75,10 @@ NodeId PrefixForest::split(NodeId lower, std::uint32_t pages) {
   table_.add(name, upper);
   unlink(lower);
 
-  above.is_bigram = below.is_bigram;
   above.pages = pages;
   above.history = below.history;
   above.backup = below.backup;
-  above.tokens = below.tokens.split_front(pages * page_tokens_, below.is_bigram ? 1 : 0);
+  above.tokens = below.tokens.split_front(pages * page_tokens_);
   for (std::size_t t = 0; t < kTiers; ++t) {
     if (!below.slots[t].empty()) above.slots[t] = below.slots[t].split_front(pages);
   }
@@ -209,15 +194,12 @@ bool PrefixForest::is_valid() const {
     std::uint32_t children = 0;
     for (NodeId child = record.first_child; child != kNoNode; child = (*this)[child].next_sibling) {
       ++children;
-      if ((*this)[child].parent != node || (*this)[child].is_bigram != record.is_bigram)
-        return false;
+      if ((*this)[child].parent != node) return false;
     }
     if (children != record.children) return false;
     if (record.is_root()) continue;
     const RadixNode& above = (*this)[record.parent];
-    const std::size_t tokens =
-        std::size_t{record.pages} * page_tokens_ + (record.is_bigram ? 1 : 0);
-    if (record.tokens.size() != tokens) return false;
+    if (record.tokens.size() != std::size_t{record.pages} * page_tokens_) return false;
     if (record.history.depth != above.history.depth + above.pages) return false;
     const NodeId found =
         table_.find(name_of(record.parent, record.tokens.data()), [&](NodeId other) {

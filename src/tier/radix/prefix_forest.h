@@ -2,7 +2,7 @@
 //
 // 1. A node but a root has pages; a root has children.
 // 2. No two children of a node have the same first page.
-// 3. A node's tokens are its pages', and one more for bigrams.
+// 3. A node's tokens are its pages'.
 // 4. The table finds each node but the roots by its parent and its first page.
 //
 // Children are found through one table of all nodes, so that a node of many children costs as one of few.
@@ -53,7 +53,7 @@ class PrefixForest {
   // @shape tokens: of whole pages
   NodeId add_child(NodeId parent, std::span<const Token> tokens);
   // Puts a new node with the first `pages` pages of `lower` between it and its parent; `lower` keeps the rest.
-  // The new node has the history of `lower`, and the front of all that `lower` has for each page but components.
+  // The new node has the history of `lower`, and the front of all that `lower` has for each page.
   NodeId split(NodeId lower, std::uint32_t pages);
   // `node` has no children. Removes its root if that has no other children.
   void remove(NodeId node);
@@ -70,9 +70,6 @@ class PrefixForest {
  private:
   static constexpr std::uint32_t kChunkNodes = 1024;
 
-  std::uint32_t first_page_tokens(const RadixNode& node) const {
-    return page_tokens_ + (node.is_bigram ? 1 : 0);
-  }
   bool has_first_page(NodeId node, const Token* tokens) const;
   std::uint64_t name_of(NodeId parent, const Token* first_page) const;
   NodeId new_node();

@@ -51,19 +51,6 @@ TEST(PrefixForest, ASplitPutsANewNodeAboveAndKeepsTheIdBelow) {
   EXPECT_TRUE(forest.is_valid());
 }
 
-TEST(PrefixForest, PiecesOfBigramsShareTheirBorderToken) {
-  PrefixForest forest(2);
-  const Tokens tokens = {1, 2, 3, 4, 5};  // four pairs, two pages
-  const NodeId root = forest.find_or_add_root({.tokens = tokens, .is_bigram = true});
-  const NodeId lower = forest.add_child(root, tokens);
-  EXPECT_EQ(forest[lower].pages, 2u);
-  const NodeId upper = forest.split(lower, 1);
-  EXPECT_EQ(forest[upper].tokens.size(), 3u);
-  EXPECT_EQ(forest[lower].tokens.size(), 3u);
-  EXPECT_EQ(forest[lower].tokens.data()[0], 3u);
-  EXPECT_TRUE(forest.is_valid());
-}
-
 TEST(PrefixForest, ARootIsRemovedWithItsLastChild) {
   PrefixForest forest(1);
   const Tokens tokens = {1};

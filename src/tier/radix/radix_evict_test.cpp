@@ -83,7 +83,7 @@ TEST(RadixEviction, ByDefaultTheLeastRecentlyUsedLeafGoes) {
 
 // Case 19.
 TEST(RadixEviction, TheLowestPriorityGoesFirst) {
-  TestTree t(1, HostRule::kParentFirst, "priority");
+  TestTree t(1, "priority");
   t.insert({1, 2}, {.priority = 10});
   t.insert({3, 4}, {.priority = 0});
   t.match({3, 4});
@@ -93,7 +93,7 @@ TEST(RadixEviction, TheLowestPriorityGoesFirst) {
 }
 
 TEST(RadixEviction, AnInsertRaisesThePriorityOfItsPathOnly) {
-  TestTree t(1, HostRule::kParentFirst, "priority");
+  TestTree t(1, "priority");
   t.insert({1, 2}, {.priority = 1});
   t.insert({5, 6}, {.priority = 3});
   t.insert({1, 2}, {.priority = 5});
@@ -121,7 +121,7 @@ TEST(RadixEviction, ALockedBranchKeepsItsBase) {
 
 // Case 21.
 TEST(RadixEviction, SlruKeepsWhatWasInsertedTwice) {
-  TestTree t(1, HostRule::kParentFirst, "slru");
+  TestTree t(1, "slru");
   for (int i = 0; i < 3; ++i) t.insert({1, 2});
   t.insert({5, 6});
   for (const Token token : {30, 31, 32, 33, 34, 35, 36, 31}) t.insert({token});
@@ -133,7 +133,7 @@ TEST(RadixEviction, SlruKeepsWhatWasInsertedTwice) {
 
 TEST(RadixEviction, OtherOrdersChooseByTheirNames) {
   const auto first_victim = [](const char* order) {
-    TestTree t(1, HostRule::kParentFirst, order);
+    TestTree t(1, order);
     t.insert({1});
     t.insert({2});
     t.insert({3, 4});
@@ -154,7 +154,7 @@ TEST(RadixEviction, OtherOrdersChooseByTheirNames) {
 }
 
 TEST(RadixEviction, LengthAwareEvictsTheLatestPartOfARequestFirst) {
-  TestTree t(1, HostRule::kParentFirst, "length_aware");
+  TestTree t(1, "length_aware");
   t.insert({1});
   t.insert({2, 3});
   t.insert({2, 3, 4});
@@ -191,35 +191,6 @@ TEST(RadixEviction, ALockThatASplitCutsHoldsBothHalves) {
   EXPECT_EQ(t.tree.use(Tier::kDevice).protected_pages, 0u);
   EXPECT_TRUE(t.is_valid());
   EXPECT_EQ(t.evict(Tier::kDevice, 100), 4u);
-}
-
-// Case 22.
-TEST(RadixEviction, WhatLeftBeforeAStopIsStillFreed) {
-  TestTree t(1);
-  t.insert({1});
-  t.insert({2});
-  t.insert({3});
-  int asked = 0;
-  const std::uint64_t evicted = t.evict(Tier::kDevice, 3, [&](NodeId) {
-    return ++asked == 2 ? UnbackedVictim::kStop : UnbackedVictim::kDrop;
-  });
-  EXPECT_EQ(evicted, 1u);
-  EXPECT_EQ(t.device.used(), 2u);
-  EXPECT_TRUE(t.is_valid());
-  EXPECT_EQ(t.evict(Tier::kDevice, 3), 2u);
-}
-
-TEST(RadixEviction, ASkippedVictimMakesRoomForTheNext) {
-  TestTree t(1);
-  const NodeId first = t.insert({1}).node;
-  t.insert({2});
-  const auto skip_first = [&](NodeId node) {
-    return node == first ? UnbackedVictim::kSkip : UnbackedVictim::kDrop;
-  };
-  EXPECT_EQ(t.evict(Tier::kDevice, 2, skip_first), 1u);
-  EXPECT_EQ(t.peek({1}).device_pages, 1u);
-  EXPECT_TRUE(t.is_valid());
-  EXPECT_EQ(t.evict(Tier::kDevice, 1), 1u);  // it is a leaf as before
 }
 
 // J, decode lock balance: locks and unlocks of whole requests leave nothing behind.

@@ -1,7 +1,6 @@
 #include "tier/radix/radix_hashes.h"
 
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 namespace cachalot::tier {
@@ -50,18 +49,12 @@ class NodeHasher {
         extra.push_back({"extra", std::vector<std::uint8_t>(text.begin(), text.end())});
       }
     }
-    if (!record.is_bigram) return hasher_.next(parent, tokens.first(page_tokens), extra);
-    pairs_.clear();
-    for (std::size_t i = 0; i < page_tokens; ++i) {
-      pairs_.push_back(tokens[i] | std::uint64_t{tokens[i + 1]} << 32);
-    }
-    return hasher_.next(parent, std::span<const std::uint64_t>(pairs_), extra);
+    return hasher_.next(parent, tokens.first(page_tokens), extra);
   }
 
   RadixTree& tree_;
   BlockHasher& hasher_;
   std::vector<BlockHash> hashes_;
-  std::vector<std::uint64_t> pairs_;
 };
 
 }  // namespace
@@ -72,19 +65,6 @@ void fill_hashes(RadixTree& tree, NodeId node, BlockHasher& hasher) {
   NodeHasher nodes(tree, hasher);
   Digest digest = hasher.root();
   for (const NodeId each : path) digest = nodes.hash(each, digest);
-}
-
-void fill_all_hashes(RadixTree& tree, BlockHasher& hasher) {
-  NodeHasher nodes(tree, hasher);
-  for (const NodeId root : tree.forest().roots()) {
-    std::vector<NodeId> all;
-    tree.forest().append_subtree(root, all);  // parents first
-    std::unordered_map<NodeId, Digest> digests{{root, hasher.root()}};
-    for (const NodeId node : std::span(all).subspan(1)) {
-      const Digest digest = nodes.hash(node, digests.at(tree.node(node).parent));
-      if (tree.node(node).children > 0) digests[node] = digest;
-    }
-  }
 }
 
 }  // namespace cachalot::tier

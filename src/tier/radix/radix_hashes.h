@@ -1,7 +1,6 @@
 // Computes the block hashes that nodes of a radix tree lack.
 //
-// The chain of a namespace starts with the hasher's root; a framed `extra` is an extra key {"extra", bytes} of its
-// first block. A page of bigrams is hashed as 64-bit ids: first token | second token << 32.
+// The chain of a namespace starts with the hasher's root; `extra` is an extra key {"extra", bytes} of its first block.
 #pragma once
 
 #include "block_hash/block_hasher.h"
@@ -14,8 +13,5 @@ namespace cachalot::tier {
 // @threads one at a time
 // @cost    the hasher's a page
 void fill_hashes(RadixTree& tree, NodeId node, block_hash::BlockHasher& hasher);
-
-// Of all nodes: for storage that is attached to a tree in use. A second call changes nothing.
-void fill_all_hashes(RadixTree& tree, block_hash::BlockHasher& hasher);
 
 }  // namespace cachalot::tier

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <string>
 #include <vector>
 
 #include "tier/radix/radix_test_tree.h"
@@ -11,7 +10,6 @@ namespace cachalot::tier {
 namespace {
 
 using block_hash::BlockHasher;
-using block_hash::Digest;
 
 std::vector<BlockHasher> all_hashers() {
   std::vector<BlockHasher> hashers;
@@ -29,10 +27,8 @@ std::vector<BlockHash> hashes_of(BlockHasher& hasher, const Tokens& tokens,
 }
 
 std::vector<BlockHash> hashes_of_path(const TestTree& t, NodeId node) {
-  std::vector<NodeId> path;
-  t.tree.forest().append_path(node, path);
   std::vector<BlockHash> hashes;
-  for (const NodeId each : path) {
+  for (const NodeId each : t.path(node)) {
     const auto own = t.tree.node(each).hashes.view();
     hashes.insert(hashes.end(), own.begin(), own.end());
   }
@@ -68,33 +64,15 @@ TEST(RadixHashes, GoOnWhereANodeHasThem) {
   }
 }
 
-// Case 44.
-TEST(RadixHashes, OfAWarmTreeAreFilledInOnce) {
-  for (BlockHasher& hasher : all_hashers()) {
-    TestTree t(1);
-    const std::vector<Tokens> keys = {{1, 2, 3, 4}, {1, 2, 5}, {7}, {1, 2, 5, 6}};
-    std::vector<NodeId> nodes;
-    for (const Tokens& key : keys) t.insert(key);
-    for (const Tokens& key : keys) nodes.push_back(t.match(key).node);
-    for (int run = 0; run < 2; ++run) {
-      fill_all_hashes(t.tree, hasher);
-      for (std::size_t i = 0; i < keys.size(); ++i) {
-        EXPECT_EQ(hashes_of_path(t, nodes[i]), hashes_of(hasher, keys[i], 1));
-      }
-    }
-  }
-}
-
 // Cases 14, 15 and 27: an extra changes all hashes of its namespace.
 TEST(RadixHashes, DifferInEachNamespace) {
   BlockHasher hasher = BlockHasher::xxh3(block_hash::make_namespace("model"));
   TestTree t(1);
   const Tokens tokens = {1, 2};
-  const std::string salt = frame_extra({"salt"}), other = frame_extra({"other"});
   std::vector<std::vector<BlockHash>> seen;
-  for (const RadixKey& key : {RadixKey{.tokens = tokens}, RadixKey{.tokens = tokens, .extra = salt},
-                              RadixKey{.tokens = tokens, .extra = other},
-                              RadixKey{.tokens = tokens, .is_bigram = true}}) {
+  for (const RadixKey& key :
+       {RadixKey{.tokens = tokens}, RadixKey{.tokens = tokens, .extra = "salt"},
+        RadixKey{.tokens = tokens, .extra = "other"}}) {
     const NodeId node = t.insert(key).node;
     fill_hashes(t.tree, node, hasher);
     seen.push_back(hashes_of_path(t, node));
@@ -105,21 +83,6 @@ TEST(RadixHashes, DifferInEachNamespace) {
       EXPECT_NE(seen[i].back(), seen[k].back());
     }
   }
-}
-
-// Case 23, bigrams.
-TEST(RadixHashes, OfBigramsCoverBothTokens) {
-  BlockHasher hasher = BlockHasher::xxh3(block_hash::make_namespace("model"));
-  TestTree t(2);
-  const Tokens tokens = {1, 2, 3, 4, 5};
-  const NodeId node = t.insert(RadixKey{.tokens = tokens, .is_bigram = true}).node;
-  t.tree.match(RadixKey{.tokens = tokens, .is_bigram = true}.first(2));
-  fill_hashes(t.tree, node, hasher);
-  const std::uint64_t first[] = {1 | 2ull << 32, 2 | 3ull << 32};
-  const std::uint64_t second[] = {3 | 4ull << 32, 4 | 5ull << 32};
-  const Digest one = hasher.next(hasher.root(), std::span<const std::uint64_t>(first));
-  const Digest two = hasher.next(one, std::span<const std::uint64_t>(second));
-  EXPECT_EQ(hashes_of_path(t, node), (std::vector<BlockHash>{one.block_hash(), two.block_hash()}));
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 
 #include "eviction/leaf_order.h"
 #include "tier/radix/page_items.h"
@@ -17,18 +16,9 @@ namespace cachalot::tier {
 // A write-back to host memory in flight; 0: none.
 using BackupTicket = std::uint64_t;
 
-// Slots of a node's components: one a page, or one in all (kLastOnly); empty: a gap.
-struct NodeComponents {
-  struct Part {
-    std::array<PageItems<Slot>, kTiers> slots;
-    std::uint32_t locks = 0;
-  };
-  std::array<Part, kMaxComponents> parts;
-};
-
 // 192 bytes: what a walk reads comes first. The root of a namespace has no pages.
 struct alignas(64) RadixNode {
-  PageItems<Token> tokens;  // of all elements: one more for bigrams
+  PageItems<Token> tokens;
   NodeId parent = eviction::kAbsentNode;
   NodeId first_child = kNoNode;
   NodeId next_sibling = kNoNode;
@@ -36,7 +26,6 @@ struct alignas(64) RadixNode {
   std::uint32_t pages = 0;
   std::uint32_t children = 0;
   std::array<std::uint32_t, kTiers> tier_children = {};  // children that are in the tier
-  bool is_bigram = false;
 
   // depth: pages before this node. uses: inserts. Its clock is the tree's.
   eviction::LeafHistory history;
@@ -45,7 +34,6 @@ struct alignas(64) RadixNode {
   std::array<PageItems<Slot>, kTiers> slots;  // one a page; empty: not in the tier
   PageItems<BlockHash> hashes;                // one a page; empty: not known
   BackupTicket backup = 0;
-  std::unique_ptr<NodeComponents> components;  // null: none
 
   bool exists() const { return parent != eviction::kAbsentNode; }
   bool is_root() const { return pages == 0; }

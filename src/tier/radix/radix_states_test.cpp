@@ -85,14 +85,12 @@ class PrefixModel {
 };
 
 struct Machine {
-  Machine(std::uint32_t page_tokens, HostRule rule, const std::string& order)
-      : t(page_tokens, rule, order), model(page_tokens) {}
+  Machine(std::uint32_t page_tokens, const std::string& order)
+      : t(page_tokens, order), model(page_tokens) {}
 
   Tokens path_of(NodeId last) const {
-    std::vector<NodeId> path;
-    t.tree.forest().append_path(last, path);
     Tokens tokens;
-    for (const NodeId each : path) {
+    for (const NodeId each : t.path(last)) {
       const auto own = t.tree.node(each).tokens.view();
       tokens.insert(tokens.end(), own.begin(), own.end());
     }
@@ -129,9 +127,9 @@ struct Machine {
     own.erase(own.begin());
   }
   void back_up() {
-    std::vector<NodeId> plan;
-    t.tree.backups().append_plan(node, 0, plan);
-    for (const NodeId each : plan) {
+    for (const NodeId each : t.path(node)) {
+      const RadixNode& record = t.tree.node(each);
+      if (!record.is_in(Tier::kDevice) || record.is_in(Tier::kHost) || record.backup != 0) continue;
       const auto ticket = t.tree.backups().begin(each);
       RC_ASSERT(static_cast<bool>(ticket));
       tickets.push_back({*ticket, {path_of(each), t.tree.node(each).pages}});
@@ -149,31 +147,22 @@ struct Machine {
     const Slots slots = t.host.take(pages);
     std::vector<NodeId> nodes;
     Slots surplus;
-    if (!t.tree.backups().finish(ticket, slots, nodes, surplus)) {
-      t.host.give(slots);
-      return;
-    }
-    t.host.give(surplus);
+    RC_ASSERT(static_cast<bool>(t.tree.backups().finish(ticket, slots, nodes, surplus)));
     RC_ASSERT(surplus.empty());
     model.put(Tier::kHost, path, model.pages(path) - pages, slots);
   }
   void load_back() {
-    std::vector<NodeId> path;
-    t.tree.forest().append_path(node, path);
-    for (const NodeId each : path) {
+    for (const NodeId each : t.path(node)) {
       if (t.tree.node(each).is_in(Tier::kDevice)) continue;
       const Slots slots = t.device.take(t.tree.node(each).pages);
       RC_ASSERT(static_cast<bool>(t.tree.attach(Tier::kDevice, each, slots)));
       model.put(Tier::kDevice, path_of(each), t.tree.node(each).history.depth, slots);
     }
   }
-  void evict(Tier tier, std::uint64_t pages, int unbacked) {
+  void evict(Tier tier, std::uint64_t pages, bool drops) {
     FreedSlots freed;
     const UnbackedHandler handler = [&](NodeId victim) {
-      if (unbacked == 0) return UnbackedVictim::kDrop;
-      if (unbacked == 1) return UnbackedVictim::kSkip;
-      if (unbacked == 2) return UnbackedVictim::kStop;
-      if (t.tree.options().host_rule == HostRule::kParentFirst) return UnbackedVictim::kDrop;
+      if (drops) return UnbackedVictim::kDrop;
       const Slots slots = t.back_up(victim);
       model.put(Tier::kHost, path_of(victim), t.tree.node(victim).history.depth, slots);
       return UnbackedVictim::kBackedUp;
@@ -181,14 +170,6 @@ struct Machine {
     const std::uint64_t before = t.pages(tier);
     const std::uint64_t evicted = t.tree.evict(tier, pages, freed, handler);
     RC_ASSERT(evicted == before - t.pages(tier));
-    settle(freed);
-  }
-  void remove_subtree() {
-    if (node == kNoNode) return;
-    FreedSlots freed;
-    const bool is_locked =
-        t.tree.node(node).is_locked(Tier::kDevice) || t.tree.node(node).is_locked(Tier::kHost);
-    RC_ASSERT(static_cast<bool>(t.tree.remove_subtree(node, freed)) == !is_locked);
     settle(freed);
   }
   void settle(const FreedSlots& freed) {
@@ -217,13 +198,11 @@ struct Machine {
 
 RC_GTEST_PROP(RadixStates, TheTreeIsTheMapOfItsPrefixes, ()) {
   const auto page_tokens = *rc::gen::element<std::uint32_t>(1, 2, 3);
-  const HostRule rule = *rc::gen::element(HostRule::kParentFirst, HostRule::kAnyNode);
-  Machine m(page_tokens, rule,
-            *rc::gen::element<std::string>("lru", "lfu", "fifo", "length_aware", "slru", "priority",
-                                           "mru", "filo"));
+  Machine m(page_tokens, *rc::gen::element<std::string>("lru", "lfu", "fifo", "length_aware",
+                                                        "slru", "priority", "mru", "filo"));
   const auto steps = *rc::gen::resize(
       120, rc::gen::container<std::vector<std::tuple<int, std::uint32_t, std::vector<bool>>>>(
-               rc::gen::tuple(rc::gen::inRange(0, 14), rc::gen::inRange<std::uint32_t>(0, 12),
+               rc::gen::tuple(rc::gen::inRange(0, 13), rc::gen::inRange<std::uint32_t>(0, 12),
                               rc::gen::resize(16, rc::gen::arbitrary<std::vector<bool>>()))));
   for (const auto& [what, number, bits] : steps) {
     const Tokens tokens(bits.begin(), bits.end());
@@ -258,12 +237,7 @@ RC_GTEST_PROP(RadixStates, TheTreeIsTheMapOfItsPrefixes, ()) {
         m.load_back();
         break;
       case 12:
-        m.evict(number % 3 == 0 ? Tier::kHost : Tier::kDevice, number,
-                static_cast<int>(bits.size() % 5));
-        break;
-      case 13:
-        m.match(tokens);
-        if (number < 4) m.remove_subtree();
+        m.evict(number % 3 == 0 ? Tier::kHost : Tier::kDevice, number, bits.size() % 2 == 0);
         break;
     }
     m.check();

@@ -38,18 +38,15 @@ class TestPool {
 };
 
 struct TestTree {
-  explicit TestTree(std::uint32_t page_tokens, HostRule rule = HostRule::kParentFirst,
-                    const std::string& order = "lru")
+  explicit TestTree(std::uint32_t page_tokens, const std::string& order = "lru")
       : tree({.page_tokens = page_tokens,
-              .host_rule = rule,
               .device_order = *eviction::parse_leaf_order(order),
               .host_order = *eviction::parse_leaf_order(order)}) {}
-  explicit TestTree(const RadixOptions& options) : tree(options) {}
 
   // With fresh slots; gives the surplus back to its pool.
   Inserted insert(const RadixKey& key, InsertOptions options = {}) {
     TestPool& pool = options.tier == Tier::kDevice ? device : host;
-    const std::size_t pages = key.elements() / tree.options().page_tokens;
+    const std::size_t pages = key.tokens.size() / tree.options().page_tokens;
     slots = pool.take(pages - options.owned_pages);
     surplus.clear();
     const Result<Inserted> result = tree.insert(key, slots, options, surplus);
@@ -81,9 +78,9 @@ struct TestTree {
     return to;
   }
   void back_up_path(NodeId node) {
-    std::vector<NodeId> plan;
-    tree.backups().append_plan(node, 0, plan);
-    for (const NodeId each : plan) back_up(each);
+    for (const NodeId each : path(node)) {
+      if (!tree.node(each).is_in(Tier::kHost)) back_up(each);
+    }
   }
   std::uint64_t evict(Tier tier, std::uint64_t pages, const UnbackedHandler& unbacked = {}) {
     FreedSlots freed;
@@ -102,6 +99,12 @@ struct TestTree {
     host.give(freed.host);
   }
 
+  // From the root's child on.
+  std::vector<NodeId> path(NodeId node) const {
+    std::vector<NodeId> nodes;
+    tree.forest().append_path(node, nodes);
+    return nodes;
+  }
   std::uint64_t pages(Tier tier) const { return tree.use(tier).pages; }
   // The books of tree and pools agree.
   bool is_valid() const {

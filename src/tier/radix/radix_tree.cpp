@@ -8,18 +8,15 @@ namespace cachalot::tier {
 
 RadixTree::RadixTree(const RadixOptions& options)
     : options_(options),
-      nodes_(options.page_tokens, options.host_rule, options.device_order, options.host_order,
-             options.components),
-      backups_(nodes_, options.host_rule),
-      components_(nodes_) {
+      nodes_(options.page_tokens, options.device_order, options.host_order),
+      backups_(nodes_) {
   CACHALOT_CHECK(options.page_tokens > 0);
 }
 
 // Calls visit(node, pages) for each node that agrees with the key, `pages` of it, the last perhaps in part.
 template <class Visit>
 RadixTree::Walk RadixTree::walk(const RadixKey& key, Visit&& visit) const {
-  const std::size_t page_tokens = options_.page_tokens, shared = key.shared_tokens();
-  const std::size_t pages = whole_pages(key);
+  const std::size_t page_tokens = options_.page_tokens, pages = whole_pages(key);
   Walk walk{.node = nodes_.forest().find_root(key)};
   if (walk.node == kNoNode) return walk;
   while (walk.pages < pages) {
@@ -27,8 +24,8 @@ RadixTree::Walk RadixTree::walk(const RadixKey& key, Visit&& visit) const {
     const NodeId child = nodes_.forest().find_child(walk.node, rest.data());
     if (child == kNoNode) return walk;
     const RadixNode& record = nodes_[child];
-    std::size_t same = common_tokens(record.tokens.view(), rest) - shared;
-    same = std::min(same / page_tokens, pages - walk.pages);
+    const std::size_t tokens = common_tokens(record.tokens.view(), rest);
+    const std::size_t same = std::min(tokens / page_tokens, pages - walk.pages);
     visit(child, static_cast<std::uint32_t>(same));
     if (same < record.pages) {
       walk.partial = child;
@@ -42,19 +39,13 @@ RadixTree::Walk RadixTree::walk(const RadixKey& key, Visit&& visit) const {
 }
 
 // Takes the next node of a path into a match, `pages` of it.
-void RadixTree::extend(RadixMatch& match, HitRules& rules, NodeId node, std::uint32_t pages) const {
+void RadixTree::extend(RadixMatch& match, NodeId node, std::uint32_t pages) const {
   const RadixNode& record = nodes_[node];
-  const bool is_whole = pages == record.pages;
-  rules.add(record, pages);
-  match.full_pages += pages;
-  if (record.is_in(Tier::kDevice) && rules.holds_in_device()) {
-    match.device_pages = match.full_pages;
-    match.host_pages = 0;
-    if (is_whole) match.device_node = match.node = node;
-  } else if (rules.holds()) {
-    match.host_pages = match.full_pages - match.device_pages;
-    if (is_whole) match.node = node;
-  }
+  const bool is_on_device = record.is_in(Tier::kDevice);
+  (is_on_device ? match.device_pages : match.host_pages) += pages;
+  if (pages < record.pages) return;
+  match.node = node;
+  if (is_on_device) match.device_node = node;
 }
 
 RadixMatch RadixTree::match(const RadixKey& key, MatchSlots* slots) {
@@ -63,19 +54,14 @@ RadixMatch RadixTree::match(const RadixKey& key, MatchSlots* slots) {
   if (end.partial != kNoNode) path_.back() = nodes_.split(end.partial, end.partial_pages);
   ++now_;
   RadixMatch match;
-  HitRules rules(nodes_.components());
-  for (const NodeId node : path_) {
-    nodes_.touch(node, now_, false);
-    extend(match, rules, node, nodes_[node].pages);
-  }
-  if (slots == nullptr) return match;
   for (const NodeId node : path_) {
     const RadixNode& record = nodes_[node];
-    if (record.history.depth >= match.pages()) break;
-    const bool is_usable = record.history.depth < match.device_pages;
-    if (!is_usable && record.is_in(Tier::kDevice)) continue;  // only components are missing
-    const std::span<const Slot> own = record.slots[is_usable ? 0 : 1].view();
-    std::vector<Slot>& to = is_usable ? slots->device : slots->host;
+    nodes_.touch(node, now_, false);
+    extend(match, node, record.pages);
+    if (slots == nullptr) continue;
+    const Tier tier = record.is_in(Tier::kDevice) ? Tier::kDevice : Tier::kHost;
+    const std::span<const Slot> own = record.slots[index(tier)].view();
+    std::vector<Slot>& to = tier == Tier::kDevice ? slots->device : slots->host;
     to.insert(to.end(), own.begin(), own.end());
   }
   return match;
@@ -83,8 +69,7 @@ RadixMatch RadixTree::match(const RadixKey& key, MatchSlots* slots) {
 
 RadixMatch RadixTree::peek(const RadixKey& key) const {
   RadixMatch match;
-  HitRules rules(nodes_.components());
-  walk(key, [&](NodeId node, std::uint32_t pages) { extend(match, rules, node, pages); });
+  walk(key, [&](NodeId node, std::uint32_t pages) { extend(match, node, pages); });
   return match;
 }
 
@@ -142,9 +127,8 @@ Result<Inserted> RadixTree::insert(const RadixKey& key, std::span<const Slot> sl
       history.priority = options.priority;
       result.node = nodes_.add_leaf(
           parent,
-          key.first(pages * std::size_t{options_.page_tokens})
-              .from(known * std::size_t{options_.page_tokens})
-              .tokens,
+          key.tokens.subspan(known * std::size_t{options_.page_tokens},
+                             (pages - known) * std::size_t{options_.page_tokens}),
           options.tier, slots.subspan(known - options.owned_pages, pages - known),
           options.hashes.empty() ? options.hashes : options.hashes.subspan(known, pages - known),
           history);
@@ -222,9 +206,7 @@ Status RadixTree::detach(Tier tier, NodeId node, FreedSlots& freed) {
                        "radix detach: no other tier has node %u; back it up first, or evict it",
                        node);
   }
-  const bool needs_children_out =
-      tier == Tier::kDevice || options_.host_rule == HostRule::kParentFirst;
-  if (needs_children_out && record.tier_children[index(tier)] != 0) {
+  if (tier == Tier::kDevice && record.tier_children[index(tier)] != 0) {
     return Error::make(Code::kRefused,
                        "radix detach: %u children of node %u are in the tier; expected none",
                        record.tier_children[index(tier)], node);
@@ -233,27 +215,18 @@ Status RadixTree::detach(Tier tier, NodeId node, FreedSlots& freed) {
   return {};
 }
 
-bool RadixTree::evict_from_device(NodeId node, FreedSlots& freed, const UnbackedHandler& unbacked,
-                                  UnbackedVictim& done) {
-  done = UnbackedVictim::kBackedUp;
-  if (!nodes_[node].is_in(Tier::kHost)) done = unbacked ? unbacked(node) : UnbackedVictim::kDrop;
-  switch (done) {
-    case UnbackedVictim::kBackedUp:
-      CACHALOT_CHECK(nodes_[node].is_in(Tier::kHost));
-      nodes_.drop(Tier::kDevice, node, freed);
-      return true;
-    case UnbackedVictim::kDrop:
-      if (nodes_[node].is_locked(Tier::kHost)) {  // a lock on a host copy below
-        done = UnbackedVictim::kSkip;
-        return false;
-      }
-      remove_all(node, freed);
-      return true;
-    case UnbackedVictim::kSkip:
-    case UnbackedVictim::kStop:
-      return false;
+// False: it stays, because a host copy below it is locked.
+bool RadixTree::evict_from_device(NodeId node, FreedSlots& freed, const UnbackedHandler& unbacked) {
+  const bool is_backed =
+      nodes_[node].is_in(Tier::kHost) || (unbacked && unbacked(node) == UnbackedVictim::kBackedUp);
+  if (is_backed) {
+    CACHALOT_CHECK(nodes_[node].is_in(Tier::kHost));
+    nodes_.drop(Tier::kDevice, node, freed);
+    return true;
   }
-  return false;
+  if (nodes_[node].is_locked(Tier::kHost)) return false;
+  remove_all(node, freed);
+  return true;
 }
 
 std::uint64_t RadixTree::evict(Tier tier, std::uint64_t pages, FreedSlots& freed,
@@ -267,9 +240,7 @@ std::uint64_t RadixTree::evict(Tier tier, std::uint64_t pages, FreedSlots& freed
       nodes_.remove(node, freed);
       continue;
     }
-    UnbackedVictim done;
-    if (evict_from_device(node, freed, unbacked, done)) continue;
-    if (done == UnbackedVictim::kStop) break;
+    if (evict_from_device(node, freed, unbacked)) continue;
     nodes_.pass_over(tier, node);
     skipped.push_back(node);
   }
@@ -282,15 +253,6 @@ void RadixTree::remove_all(NodeId node, FreedSlots& freed) {
   std::vector<NodeId> nodes;
   nodes_.forest().append_subtree(node, nodes);
   for (std::size_t i = nodes.size(); i > 0; --i) nodes_.remove(nodes[i - 1], freed);
-}
-
-Status RadixTree::remove_subtree(NodeId node, FreedSlots& freed) {
-  CACHALOT_CHECK(exists(node));
-  if (nodes_[node].is_locked(Tier::kDevice) || nodes_[node].is_locked(Tier::kHost)) {
-    return Error::make(Code::kBusy, "radix remove: node %u or a node below it is locked", node);
-  }
-  remove_all(node, freed);
-  return {};
 }
 
 Status RadixTree::clear(FreedSlots& freed) {

@@ -25,7 +25,6 @@
 #include <vector>
 
 #include "tier/radix/backups.h"
-#include "tier/radix/components.h"
 #include "tier/radix/radix_key.h"
 #include "tier/radix/tier.h"
 #include "tier/radix/tiered_forest.h"
@@ -34,28 +33,24 @@ namespace cachalot::tier {
 
 struct RadixOptions {
   std::uint32_t page_tokens = 16;  // > 0
-  HostRule host_rule = HostRule::kParentFirst;
   eviction::LeafOrder device_order = {};
   eviction::LeafOrder host_order = {};
-  std::vector<Component> components = {};  // at most kMaxComponents
 };
 
-// The longest prefix of a key that can be used: at its end the rule of each component holds. Without components
-// it is the longest that the tree has.
+// The longest prefix of a key that the tree has.
 struct RadixMatch {
-  std::uint32_t device_pages = 0;  // that can be used as they are
-  std::uint32_t host_pages = 0;    // that follow, and can be used when they are loaded back
-  std::uint32_t full_pages = 0;    // that the tree has, with components or without
+  std::uint32_t device_pages = 0;  // in device memory
+  std::uint32_t host_pages = 0;    // that follow, in host memory alone
   NodeId device_node = kNoNode;    // the last whole node of device_pages; kNoNode: none
   NodeId node = kNoNode;           // the last whole node of pages(); kNoNode: none
 
   std::uint32_t pages() const { return device_pages + host_pages; }
 };
 
-// Where the KV of full attention is, one slot a page; appended.
+// Where the KV is, one slot a page; appended.
 struct MatchSlots {
   std::vector<Slot> device;  // of device_pages
-  std::vector<Slot> host;    // of those host_pages that are in host memory alone
+  std::vector<Slot> host;    // of host_pages
 };
 
 struct InsertOptions {
@@ -74,15 +69,13 @@ struct Inserted {
   std::uint32_t present_pages = 0;  // were in the tier: the caller's slots are surplus
   std::uint32_t adopted_pages = 0;  // were in the other tier alone
   std::uint32_t new_pages = 0;
-  std::uint32_t refused_pages = 0;  // host only: their parent is not in host memory; surplus
+  std::uint32_t refused_pages = 0;  // below owned pages that are gone; surplus
 };
 
 // What to do with a victim in device memory that has no copy in host memory.
 enum class UnbackedVictim : std::uint8_t {
   kDrop,      // remove it and all below it
   kBackedUp,  // the handler has attached host slots: demote it
-  kSkip,      // leave it for now, and go on with the next
-  kStop,      // evict no more
 };
 // May attach host slots to its node, and evict host memory; changes nothing else.
 using UnbackedHandler = std::function<UnbackedVictim(NodeId)>;
@@ -99,7 +92,6 @@ class RadixTree {
   const PrefixForest& forest() const { return nodes_.forest(); }
   const TierUse& use(Tier tier) const { return nodes_.use(tier); }
   std::uint64_t held_locks() const { return nodes_.held_locks(); }
-  void set_listener(TreeListener* listener) { nodes_.set_listener(listener); }
 
   // Finds the longest prefix, splits a node where it ends, and uses its nodes.
   // @shape slots: if not null, gets one a page
@@ -124,11 +116,12 @@ class RadixTree {
   void unlock(Tier tier, NodeId node) { nodes_.unlock(tier, node); }
 
   // The tier has a copy of the pages of `node`, which is not kNoNode, from now on.
-  // @errors kInvalidArgument: not a slot for each page; kRefused: it is in the tier already, or its parent is not
+  // @errors kInvalidArgument: not a slot for each page; kRefused: it is in the tier already, or the
+  //         tier is device memory and its parent is not there
   Status attach(Tier tier, NodeId node, std::span<const Slot> slots);
   // The tier's copy is given up.
-  // @errors kNotFound: not in the tier; kBusy: locked there; kRefused: no other tier has it, or a child is in the
-  //         tier and must not be without its parent
+  // @errors kNotFound: not in the tier; kBusy: locked there; kRefused: no other tier has it, or a child is in
+  //         device memory and must not be without its parent
   Status detach(Tier tier, NodeId node, FreedSlots& freed);
 
   // Evicts whole leaves until `pages` pages have left the tier or none is left that may; returns how many left.
@@ -137,9 +130,6 @@ class RadixTree {
   // @cost O(log leaves) a node
   std::uint64_t evict(Tier tier, std::uint64_t pages, FreedSlots& freed,
                       const UnbackedHandler& unbacked = {});
-  // Removes a node and all below it.
-  // @errors kBusy: something there is locked
-  Status remove_subtree(NodeId node, FreedSlots& freed);
   // Removes all nodes.
   // @errors kBusy: something is locked
   Status clear(FreedSlots& freed);
@@ -147,9 +137,6 @@ class RadixTree {
   // Copies to host memory, and what is next to be copied.
   Backups& backups() { return backups_; }
   const Backups& backups() const { return backups_; }
-
-  Components& components() { return components_; }
-  const Components& components() const { return components_; }
 
   // @shape  one a page of the node
   void set_hashes(NodeId node, std::span<const BlockHash> hashes) {
@@ -173,22 +160,20 @@ class RadixTree {
   template <class Visit>
   Walk walk(const RadixKey& key, Visit&& visit) const;
   std::size_t whole_pages(const RadixKey& key) const {
-    return key.elements() / options_.page_tokens;
+    return key.tokens.size() / options_.page_tokens;
   }
 
-  void extend(RadixMatch& match, HitRules& rules, NodeId node, std::uint32_t pages) const;
+  void extend(RadixMatch& match, NodeId node, std::uint32_t pages) const;
   Status check_insert(const RadixKey& key, std::size_t slots, const InsertOptions& options) const;
   void insert_node(NodeId node, std::span<const Slot> slots, const InsertOptions& options,
                    Inserted& result, std::vector<Slot>& surplus);
-  bool evict_from_device(NodeId node, FreedSlots& freed, const UnbackedHandler& unbacked,
-                         UnbackedVictim& done);
+  bool evict_from_device(NodeId node, FreedSlots& freed, const UnbackedHandler& unbacked);
   void remove_all(NodeId node, FreedSlots& freed);
 
   RadixOptions options_;
   TieredForest nodes_;
   std::uint64_t now_ = 0;  // matches and inserts
   Backups backups_;
-  Components components_;
   std::vector<NodeId> path_;  // of the call in hand
 };
 

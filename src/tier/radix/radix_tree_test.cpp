@@ -2,75 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <string>
 #include <vector>
 
 #include "tier/radix/radix_test_tree.h"
 
 namespace cachalot::tier {
 namespace {
-
-// Case 5.
-TEST(RadixTree, APartOfAPageDoesNotMatch) {
-  TestTree t(4);
-  const Tokens stored = tokens_from(1, 8);
-  t.insert(stored);
-  EXPECT_EQ(t.match(join(stored, {91, 92, 93})).device_pages, 2u);
-  EXPECT_EQ(t.match({1, 2, 3}).device_pages, 0u);
-  Tokens second = stored;
-  second[6] = 99;
-  EXPECT_EQ(t.match(second).device_pages, 1u);
-  Tokens first = stored;
-  first[1] = 99;
-  EXPECT_EQ(t.match(first).device_pages, 0u);
-  EXPECT_TRUE(t.is_valid());
-}
-
-// Case 7.
-TEST(RadixTree, WhatIsInsertedMatchesWithItsSlots) {
-  TestTree t(1);
-  const Inserted inserted = t.insert({1, 2, 3});
-  EXPECT_EQ(inserted.present_pages, 0u);
-  EXPECT_EQ(inserted.new_pages, 3u);
-  EXPECT_EQ(t.pages(Tier::kDevice), 3u);
-  EXPECT_EQ(t.tree.use(Tier::kDevice).evictable_pages(), 3u);
-  const Slots slots = t.slots;
-  EXPECT_EQ(t.device_slots({1, 2, 3}), slots);
-  EXPECT_EQ(t.device_slots({1, 2}), (Slots{slots[0], slots[1]}));
-  EXPECT_TRUE(t.is_valid());
-}
-
-// Case 8.
-TEST(RadixTree, SplitsKeepWhatIsStored) {
-  for (const std::uint32_t page_tokens : {1u, 2u}) {
-    TestTree t(page_tokens);
-    const Tokens one = {1, 2, 3, 4, 5, 6, 7, 8}, two = {1, 2, 9, 10};
-    t.insert(one);
-    t.insert(two);
-    EXPECT_EQ(t.pages(Tier::kDevice) * page_tokens, 10u);
-    EXPECT_EQ(t.match({1, 2, 3, 4, 999, 1000}).device_pages * page_tokens, 4u);
-    EXPECT_EQ(t.match({1, 2, 3, 4, 5, 6, 777, 888}).device_pages * page_tokens, 6u);
-    EXPECT_EQ(t.match(one).device_pages * page_tokens, 8u);
-    EXPECT_EQ(t.match(two).device_pages * page_tokens, 4u);
-    EXPECT_EQ(t.pages(Tier::kDevice) * page_tokens, 10u);
-    EXPECT_EQ(t.tree.forest().size(), 5u);  // [1 2] [9 10] [3 4] [5 6] [7 8]
-    EXPECT_TRUE(t.is_valid());
-  }
-}
-
-TEST(RadixTree, SlotsOfAMatchAreThoseOfItsTokensWhateverWasSplit) {
-  TestTree t(2);
-  const Tokens tokens = tokens_from(1, 20);
-  t.insert(tokens);
-  const Slots slots = t.slots;
-  for (const std::size_t pages : {7, 3, 9, 1, 5, 10}) {
-    const Tokens front(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(pages * 2));
-    EXPECT_EQ(t.device_slots(front),
-              Slots(slots.begin(), slots.begin() + static_cast<std::ptrdiff_t>(pages)));
-  }
-  EXPECT_EQ(t.device_slots(tokens), slots);
-  EXPECT_TRUE(t.is_valid());
-}
 
 TEST(RadixTree, APeekSplitsNothingAndIsNoUse) {
   TestTree t(1);
@@ -175,12 +112,8 @@ TEST(RadixTree, AnInsertOfWrongSizesChangesNothing) {
 TEST(RadixTree, NamespacesShareNothing) {
   TestTree t(1);
   const Tokens tokens = {1, 2, 3};
-  const std::string bc_a = frame_extra({"bc", "a"}), c_ab = frame_extra({"c", "ab"});
-  const std::vector<RadixKey> keys = {{.tokens = tokens},
-                                      {.tokens = tokens, .extra = "key1"},
-                                      {.tokens = tokens, .extra = "key2"},
-                                      {.tokens = tokens, .extra = bc_a},
-                                      {.tokens = tokens, .extra = c_ab}};
+  const std::vector<RadixKey> keys = {
+      {.tokens = tokens}, {.tokens = tokens, .extra = "key1"}, {.tokens = tokens, .extra = "key2"}};
   std::vector<Slots> slots;
   for (const RadixKey& key : keys) {
     EXPECT_EQ(t.insert(key).present_pages, 0u);
@@ -192,31 +125,6 @@ TEST(RadixTree, NamespacesShareNothing) {
     EXPECT_EQ(found.device, slots[i]);
   }
   EXPECT_EQ(t.tree.match({.tokens = tokens, .extra = "nonexistent"}).pages(), 0u);
-  EXPECT_EQ(t.tree.match({.tokens = tokens, .is_bigram = true}).pages(), 0u);
-  EXPECT_TRUE(t.is_valid());
-}
-
-// Case 4, in the tree.
-TEST(RadixTree, BigramPagesMatchAndSplitWhereBothTokensAgree) {
-  TestTree t(2);
-  const Tokens tokens = tokens_from(1, 9);  // eight pairs
-  const RadixKey key{.tokens = tokens, .is_bigram = true};
-  EXPECT_EQ(t.insert(key).new_pages, 4u);
-  Tokens other = tokens;
-  other[5] = 99;  // pairs 0 to 3 are equal
-  EXPECT_EQ(t.tree.match({.tokens = other, .is_bigram = true}).device_pages, 2u);
-  EXPECT_EQ(t.insert({.tokens = other, .is_bigram = true}).present_pages, 2u);
-  EXPECT_EQ(t.tree.match(key).device_pages, 4u);
-  EXPECT_EQ(t.tree.match({.tokens = Tokens{1, 2}, .is_bigram = true}).device_pages, 0u);
-  EXPECT_TRUE(t.is_valid());
-}
-
-// Case 26, the tree's side: equal pages at different places are different nodes.
-TEST(RadixTree, RepeatedPagesMatchInTheirPlaces) {
-  TestTree t(4);
-  t.insert({1, 2, 3, 4, 1, 2, 3, 4});
-  EXPECT_EQ(t.match({1, 2, 3, 4}).device_pages, 1u);
-  EXPECT_EQ(t.match({1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4}).device_pages, 2u);
   EXPECT_TRUE(t.is_valid());
 }
 
@@ -271,23 +179,6 @@ TEST(RadixTree, AChainOfManyNodesIsWalkedLockedAndEvicted) {
   EXPECT_TRUE(t.is_valid());
 }
 
-TEST(RadixTree, RemovingASubtreeFreesItsSlotsInAllTiers) {
-  TestTree t(1);
-  const NodeId base = t.insert({1, 2}).node;
-  const NodeId left = t.insert({1, 2, 3}).node;
-  t.insert({1, 2, 4});
-  t.back_up_path(left);
-  FreedSlots freed;
-  t.tree.lock(Tier::kHost, left);
-  EXPECT_EQ(t.tree.remove_subtree(base, freed).error().code, Code::kBusy);
-  t.tree.unlock(Tier::kHost, left);
-  ASSERT_TRUE(t.tree.remove_subtree(base, freed));
-  t.give(freed);
-  EXPECT_EQ(t.device.used() + t.host.used(), 0u);
-  EXPECT_EQ(t.tree.forest().size(), 0u);
-  EXPECT_TRUE(t.is_valid());
-}
-
 TEST(RadixTreeDeathTest, ANodeThatIsGoneIsABug) {
   TestTree t(1);
   const NodeId node = t.insert({1}).node;
@@ -296,7 +187,6 @@ TEST(RadixTreeDeathTest, ANodeThatIsGoneIsABug) {
   for (const NodeId gone : {node, kNoNode}) {
     EXPECT_DEATH((void)t.tree.attach(Tier::kHost, gone, Slots{1}), "exists");
     EXPECT_DEATH((void)t.tree.detach(Tier::kHost, gone, freed), "exists");
-    EXPECT_DEATH((void)t.tree.remove_subtree(gone, freed), "exists");
   }
 }
 

@@ -1,7 +1,6 @@
 // The tiers a radix tree keeps book of: device memory (L1) and host memory (L2).
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -23,34 +22,12 @@ using Slot = std::uint32_t;
 using eviction::kNoNode;  // the root: the empty prefix
 using eviction::NodeId;
 
-// What a model keeps besides the KV of full attention, in pools of its own, and when a prefix can be used with it.
-enum class HitRule : std::uint8_t {
-  kAllPages,       // each page of the prefix has it: an indexer
-  kTrailingPages,  // the last `pages` pages have it: attention over a sliding window
-  kLastOnly,       // one state at the prefix's end: Mamba
-};
-struct Component {
-  HitRule rule = HitRule::kAllPages;
-  std::uint32_t pages = 0;  // kTrailingPages only
-};
-inline constexpr std::size_t kMaxComponents = 3;
-
 // Slots that the tree no longer uses: the caller returns them to their pools.
 struct FreedSlots {
   std::vector<Slot> device;
   std::vector<Slot> host;
-  std::array<std::array<std::vector<Slot>, kTiers>, kMaxComponents> components;
 
   std::vector<Slot>& of(Tier tier) { return tier == Tier::kDevice ? device : host; }
-  std::vector<Slot>& of(std::size_t component, Tier tier) {
-    return components[component][index(tier)];
-  }
-};
-
-// Which nodes may be in host memory.
-enum class HostRule : std::uint8_t {
-  kParentFirst,  // only below a parent that is: every prefix is whole (write-through)
-  kAnyNode,      // any: a node is copied when it is evicted, its parent later (write-back)
 };
 
 // Pages of a tier.

@@ -12,13 +12,10 @@ constexpr Tier kAllTiers[] = {Tier::kDevice, Tier::kHost};
 
 }  // namespace
 
-TieredForest::TieredForest(std::uint32_t page_tokens, HostRule host_rule,
-                           eviction::LeafOrder device_order, eviction::LeafOrder host_order,
-                           std::span<const Component> components)
+TieredForest::TieredForest(std::uint32_t page_tokens, eviction::LeafOrder device_order,
+                           eviction::LeafOrder host_order)
     : forest_(page_tokens),
-      host_rule_(host_rule),
       queues_{eviction::LeafQueue(device_order), eviction::LeafQueue(host_order)},
-      components_(components),
       follows_uses_(!device_order.is_raised_by_uses() || !host_order.is_raised_by_uses()) {}
 
 NodeId TieredForest::add_leaf(NodeId parent, std::span<const Token> tokens, Tier tier,
@@ -47,15 +44,12 @@ NodeId TieredForest::split(NodeId lower, std::uint32_t pages) {
     eviction::LeafQueue& queue = queues_[index(tier)];
     if (queue.contains(lower)) queue.lowered(lower, below.history);  // it is deeper now
   }
-  components_.split(upper, record, lower, below);
-  if (listener_ != nullptr) listener_->on_split(upper, lower);
   return upper;
 }
 
 bool TieredForest::may_be_below(NodeId parent, Tier tier) const {
   const RadixNode& above = forest_[parent];
-  if (above.is_root() || above.is_in(tier)) return true;
-  return tier == Tier::kHost && host_rule_ == HostRule::kAnyNode;
+  return tier == Tier::kHost || above.is_root() || above.is_in(tier);
 }
 
 void TieredForest::put(Tier tier, NodeId node, std::span<const Slot> slots) {
@@ -68,13 +62,10 @@ void TieredForest::put(Tier tier, NodeId node, std::span<const Slot> slots) {
   if (record.is_locked(tier)) use_[index(tier)].protected_pages += record.pages;
   settle(node);
   if (tier == Tier::kDevice) settle(record.parent);
-  if (listener_ != nullptr) listener_->on_stored(tier, node);
 }
 
 void TieredForest::release_slots(Tier tier, NodeId node, FreedSlots& freed) {
   RadixNode& record = forest_[node];
-  if (listener_ != nullptr) listener_->on_removed(tier, node);
-  components_.drop_all(tier, node, record, freed);
   const std::span<const Slot> slots = record.slots[index(tier)].view();
   freed.of(tier).insert(freed.of(tier).end(), slots.begin(), slots.end());
   record.slots[index(tier)] = PageItems<Slot>();
@@ -101,24 +92,17 @@ void TieredForest::remove(NodeId node, FreedSlots& freed) {
     if (queue.contains(node)) queue.erase(node);
     if (record.is_in(tier)) release_slots(tier, node, freed);
   }
-  for (std::size_t c = 0; c < components_.size(); ++c) {
-    CACHALOT_CHECK(!ComponentStore::is_locked(c, record));
-  }
   forest_.remove(node);
   if (forest_[parent].exists()) settle(parent);
 }
 
 void TieredForest::clear(FreedSlots& freed) {
   CACHALOT_CHECK(held_locks() == 0);
-  TreeListener* const listener = listener_;
-  listener_ = nullptr;
   for (const NodeId root : forest_.roots()) {
     std::vector<NodeId> nodes;
     forest_.append_subtree(root, nodes);
     for (std::size_t i = nodes.size() - 1; i > 0; --i) remove(nodes[i], freed);
   }
-  listener_ = listener;
-  if (listener_ != nullptr) listener_->on_cleared();
 }
 
 void TieredForest::raise_priority(NodeId node, std::int32_t priority) {
@@ -187,13 +171,7 @@ NodeId TieredForest::first_leaf(Tier tier) {
       [&](NodeId node) -> const eviction::LeafHistory& { return forest_[node].history; });
 }
 
-NodeId TieredForest::first_component(std::size_t c, Tier tier) {
-  return components_.first(
-      c, tier, [&](NodeId node) -> const eviction::LeafHistory& { return forest_[node].history; });
-}
-
 void TieredForest::grow_queues() {
-  components_.grow(forest_.capacity_nodes());
   for (eviction::LeafQueue& queue : queues_) queue.grow(forest_.capacity_nodes());
 }
 
@@ -201,8 +179,6 @@ bool TieredForest::is_valid() const {
   if (!forest_.is_valid()) return false;
   std::vector<NodeId> nodes;
   for (const NodeId root : forest_.roots()) forest_.append_subtree(root, nodes);
-  if (!components_.is_valid(nodes, [&](NodeId node) -> const RadixNode& { return forest_[node]; }))
-    return false;
   std::array<TierUse, kTiers> use = {};
   std::array<std::uint32_t, kTiers> leaves = {};
   std::array<std::uint64_t, kTiers> own_locks = {};

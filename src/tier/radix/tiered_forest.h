@@ -2,14 +2,12 @@
 //
 // 1. A node but a root is in at least one tier.
 // 2. The parent of a node in device memory is in device memory, or a root.
-// 3. By HostRule::kParentFirst, 2 holds for host memory, too.
-// 4. A node has a slot for each of its pages in each tier it is in.
-// 5. A node's locks in a tier are its own and one for each child that has any: so the ancestors of a locked
+// 3. A node has a slot for each of its pages in each tier it is in.
+// 4. A node's locks in a tier are its own and one for each child that has any: so the ancestors of a locked
 //    node are locked. A node with locks in device memory is in device memory.
-// 6. The device queue holds the nodes in device memory without locks there and without a child there.
-// 7. The host queue holds the nodes in host memory alone without locks there and without a child.
-// 8. What ComponentStore lists; a node that has a component in a tier is in the tier.
-// 9. use(tier) are the pages of the nodes in the tier, and those of them that are locked there.
+// 5. The device queue holds the nodes in device memory without locks there and without a child there.
+// 6. The host queue holds the nodes in host memory alone without locks there and without a child.
+// 7. use(tier) are the pages of the nodes in the tier, and those of them that are locked there.
 //
 // By 2 the nodes that are in host memory alone lie below the others. A host copy of a node that is also in
 // device memory is no victim: drop() it where it is a duplicate too many.
@@ -20,10 +18,8 @@
 #include <span>
 
 #include "eviction/leaf_queue.h"
-#include "tier/radix/component_store.h"
 #include "tier/radix/prefix_forest.h"
 #include "tier/radix/tier.h"
-#include "tier/radix/tree_listener.h"
 
 namespace cachalot::tier {
 
@@ -31,15 +27,14 @@ namespace cachalot::tier {
 // @cost    O(log leaves) where a node becomes a leaf or is one no more, else O(1)
 class TieredForest {
  public:
-  TieredForest(std::uint32_t page_tokens, HostRule host_rule, eviction::LeafOrder device_order,
-               eviction::LeafOrder host_order, std::span<const Component> components = {});
+  TieredForest(std::uint32_t page_tokens, eviction::LeafOrder device_order,
+               eviction::LeafOrder host_order);
 
   const PrefixForest& forest() const { return forest_; }
   const RadixNode& operator[](NodeId node) const { return forest_[node]; }
   const TierUse& use(Tier tier) const { return use_[index(tier)]; }
   // Locks that are not released yet.
   std::uint64_t held_locks() const { return held_locks_[0] + held_locks_[1]; }
-  void set_listener(TreeListener* listener) { listener_ = listener; }
 
   NodeId find_or_add_root(const RadixKey& key) { return forest_.find_or_add_root(key); }
   // A new leaf in one tier, whose parent allows it. Its depth is not taken from `history`.
@@ -76,18 +71,6 @@ class TieredForest {
   // Takes back a lock().
   void unlock(Tier tier, NodeId node);
 
-  // These are ComponentStore's.
-  const ComponentStore& components() const { return components_; }
-  void put_component(std::size_t c, Tier tier, NodeId node, std::span<const Slot> slots) {
-    components_.put(c, tier, node, forest_[node], slots);
-  }
-  void drop_component(std::size_t c, Tier tier, NodeId node, FreedSlots& freed) {
-    components_.drop(c, tier, node, forest_[node], freed);
-  }
-  void lock_component(std::size_t c, NodeId node) { components_.lock(c, node, forest_[node]); }
-  void unlock_component(std::size_t c, NodeId node) { components_.unlock(c, node, forest_[node]); }
-  NodeId first_component(std::size_t c, Tier tier);
-
   // The next victim of a tier, or kNoNode.
   NodeId first_leaf(Tier tier);
   // Takes a leaf out of its queue until settle(): for a victim that cannot be evicted now.
@@ -104,13 +87,10 @@ class TieredForest {
   void grow_queues();
 
   PrefixForest forest_;
-  HostRule host_rule_;
   std::array<eviction::LeafQueue, kTiers> queues_;
-  ComponentStore components_;
   bool follows_uses_;
   std::array<TierUse, kTiers> use_ = {};
   std::array<std::uint64_t, kTiers> held_locks_ = {};
-  TreeListener* listener_ = nullptr;
 };
 
 }  // namespace cachalot::tier

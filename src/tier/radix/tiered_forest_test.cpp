@@ -11,7 +11,7 @@ constexpr eviction::LeafOrder kLru;
 
 TEST(TieredForest, AChainOfAMillionNodesNeedsNoStack) {
   constexpr std::uint32_t kNodes = 1'000'000;
-  TieredForest nodes(1, HostRule::kParentFirst, kLru, kLru);
+  TieredForest nodes(1, kLru, kLru);
   const Token token = 7;
   const Slot slot = 3;
   NodeId last = nodes.find_or_add_root({.tokens = {&token, 1}});
@@ -34,14 +34,13 @@ TEST(TieredForest, AChainOfAMillionNodesNeedsNoStack) {
 }
 
 TEST(TieredForestDeathTest, RulesOfTheTiersAreChecked) {
-  TieredForest nodes(1, HostRule::kParentFirst, kLru, kLru);
+  TieredForest nodes(1, kLru, kLru);
   const Token token = 7;
   const Slot slot = 3;
   const NodeId root = nodes.find_or_add_root({.tokens = {&token, 1}});
   const NodeId outer = nodes.add_leaf(root, {&token, 1}, Tier::kDevice, {&slot, 1}, {}, {});
   const NodeId inner = nodes.add_leaf(outer, {&token, 1}, Tier::kDevice, {&slot, 1}, {}, {});
   FreedSlots freed;
-  EXPECT_DEATH(nodes.put(Tier::kHost, inner, {&slot, 1}), "may_be_below");
   EXPECT_DEATH(nodes.put(Tier::kDevice, inner, {&slot, 1}), "is_in");
   EXPECT_DEATH(nodes.drop(Tier::kDevice, inner, freed), "is_in");
   EXPECT_DEATH(nodes.lock(Tier::kHost, inner), "is_in");

@@ -105,19 +105,6 @@ TEST(Strided, WholePagesBecomeOneRunEach) {
   EXPECT_EQ(stream->run_bytes(), 4096u);
 }
 
-TEST(Strided, ALastPageMayHaveFewerTokens) {
-  const auto stream =
-      Strided::make(0, {{.count = 20, .stride = 10, .offsets = {100, 500}, .per_offset = 16}}, 10);
-  ASSERT_TRUE(stream.ok());
-  StridedCursor cursor(*stream);
-  const Piece first = cursor.next(1000), second = cursor.next(1000);
-  EXPECT_EQ(first.at, 100u);
-  EXPECT_EQ(first.bytes, 160u);
-  EXPECT_EQ(second.at, 500u);
-  EXPECT_EQ(second.bytes, 40u);
-  EXPECT_EQ(cursor.next(1000).bytes, 0u);
-}
-
 TEST(Strided, WhatDoesNotFitIsRefused) {
   const auto refused = [](std::vector<Axis> axes, std::uint64_t run_bytes) {
     const auto stream = Strided::make(0, std::move(axes), run_bytes);

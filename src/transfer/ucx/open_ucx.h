@@ -6,7 +6,6 @@
 
 #include <cachalot/result.h>
 
-#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -20,11 +19,6 @@ struct UcxOptions {
   std::string transports = {};
   // "lo", "eth0", "mlx5_0:1": as UCX_NET_DEVICES. Empty: as above, of the adapter that has the address.
   std::string devices = {};
-  // Pieces of at least so many bytes are sent from where they lie, and received where they belong, by rendezvous. For
-  // adapters that move bytes themselves (RDMA). Not over TCP: there UCX (1.13 to 1.22, seen) ends the process if a
-  // connection breaks at a bad moment; and payload memory is held for up to 100 ms after its owner has closed it
-  // (PayloadMemory::close_later), at worst until the link has closed. Without it all pieces are packed.
-  std::uint64_t direct_bytes = ~std::uint64_t{0};
   // Empty: as UCX_LOG_LEVEL. For all of this process that uses the same library.
   std::string log_level = "fatal";
 };

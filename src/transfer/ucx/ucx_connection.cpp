@@ -42,13 +42,11 @@ void UcxConnection::on_failure(void* self, ucp_ep_h, ucs_status_t status) {
 }
 
 void UcxConnection::send(UcxMessage message, std::span<const std::byte> header,
-                         std::span<const std::byte> data, UcxWay way,
-                         std::unique_ptr<UcxOperation> operation) {
+                         std::span<const std::byte> data, std::unique_ptr<UcxOperation> operation) {
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
                        UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-  param.flags = UCP_AM_SEND_FLAG_REPLY |
-                (way == UcxWay::kEager ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV);
+  param.flags = UCP_AM_SEND_FLAG_REPLY | UCP_AM_SEND_FLAG_EAGER;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
   param.cb.send = on_sent;
   UcxOperation* const pending = begin(std::move(operation));
@@ -56,23 +54,6 @@ void UcxConnection::send(UcxMessage message, std::span<const std::byte> header,
   began(worker_.ucx.am_send_nbx(ep_, static_cast<unsigned>(message), header.data(), header.size(),
                                 data.data(), data.size(), &param),
         pending);
-}
-
-void UcxConnection::receive(void* offer, void* to, std::size_t bytes, bool is_scattered,
-                            std::unique_ptr<UcxOperation> operation) {
-  ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  if (is_scattered) {
-    param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
-    param.datatype = worker_.scattered;
-  } else {
-    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    param.memory_type = UCS_MEMORY_TYPE_HOST;
-  }
-  param.cb.recv_am = on_received;
-  UcxOperation* const pending = begin(std::move(operation));
-  param.user_data = pending;
-  began(worker_.ucx.am_recv_data_nbx(worker_.worker, offer, to, bytes, &param), pending);
 }
 
 // UCX may call back before its function returns.
@@ -100,10 +81,6 @@ void UcxConnection::on_sent(void* request, ucs_status_t status, void* user) {
   auto* operation = static_cast<UcxOperation*>(user);
   operation->connection_->worker_.ucx.request_free(request);
   end(status, operation);
-}
-
-void UcxConnection::on_received(void* request, ucs_status_t status, std::size_t, void* user) {
-  on_sent(request, status, user);
 }
 
 void UcxConnection::finish(std::uint64_t flush_until_ns) {

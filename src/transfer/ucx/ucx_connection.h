@@ -25,18 +25,10 @@ struct UcxArrival;
 struct UcxWorker {
   UcxLibrary ucx = {};
   ucp_worker_h worker = nullptr;
-  ucp_datatype_t scattered = 0;  // a SliceReceive: UCX hands it the bytes piece by piece
-  std::uint64_t direct_bytes =
-      ~std::uint64_t{0};  // pieces of so many bytes: in place, by rendezvous
   std::uint64_t received_bytes = 0;
   BufferArena segments{kSegmentBytes};
   BufferArena slices{kPackedBytes};
   std::unordered_map<ucp_ep_h, UcxConnection*> connections = {};  // whose endpoints are open
-};
-
-enum class UcxWay {
-  kEager,       // the data goes along, and the peer copies it from where UCX has received it
-  kRendezvous,  // the peer says first where the data goes
 };
 
 class UcxOperation {
@@ -74,12 +66,10 @@ class UcxConnection {
   Status accept(ucp_conn_request_h request);
 
   bool is_open() const { return ep_ != nullptr && !has_failed_; }
-  // `header` and `data` stay as they are until the operation ends; it may end at once.
+  // `header` and `data` stay as they are until the operation ends; it may end at once. The data goes along, and the
+  // peer copies it from where UCX has received it.
   void send(UcxMessage message, std::span<const std::byte> header, std::span<const std::byte> data,
-            UcxWay way, std::unique_ptr<UcxOperation> operation);
-  // @param offer  what UCX gave for a message by rendezvous. Called within that call of UCX.
-  void receive(void* offer, void* to, std::size_t bytes, bool is_scattered,
-               std::unique_ptr<UcxOperation> operation);
+            std::unique_ptr<UcxOperation> operation);
   std::size_t in_flight() const { return in_flight_; }
 
   // Begins to end. @param flush_until_ns  0: what UCX has not sent yet is dropped
@@ -98,7 +88,6 @@ class UcxConnection {
   static void began(ucs_status_ptr_t request, UcxOperation* operation);
   static void end(ucs_status_t status, UcxOperation* operation);
   static void on_sent(void* request, ucs_status_t status, void* operation);
-  static void on_received(void* request, ucs_status_t status, std::size_t bytes, void* operation);
   static void on_failure(void* self, ucp_ep_h ep, ucs_status_t status);
   static void on_flushed(void* request, ucs_status_t status, void* self);
 

@@ -37,9 +37,7 @@ struct EndlessSource {
   std::shared_ptr<PayloadMemory> memory;
 };
 
-class UcxFailures : public ::testing::TestWithParam<Way> {};
-// With direct pieces, too.
-class UcxStoppedReceivers : public ::testing::TestWithParam<Way> {};
+class UcxFailures : public ::testing::TestWithParam<std::uint64_t> {};
 
 // The one that survives says so on its own channel; then `hurt` does something to the other one.
 void expect_survivor(os::Child& survivor) {
@@ -49,16 +47,16 @@ void expect_survivor(os::Child& survivor) {
 TEST_P(UcxFailures, ASenderWhosePeerIsKilledClosesAndEndsAllPayloads) {
   UcxPair pair(
       [&](UcxPair& to) {
-        UcxPeer peer(GetParam().options());
+        UcxPeer peer;
         to.from_first.say(peer.listen());
-        EndlessSource target(GetParam().piece_bytes);
+        EndlessSource target(GetParam());
         target.receive(peer);
         CACHALOT_MUST(peer.run_until([&] { return !peer.accepted.empty(); }));
         peer.run_until([] { return false; });
       },
       [&](UcxPair& to, const std::string& address) {
-        UcxPeer peer(GetParam().options());
-        EndlessSource source(GetParam().piece_bytes);
+        UcxPeer peer;
+        EndlessSource source(GetParam());
         source.offer(peer);
         Link& link = peer.connect(address);
         CACHALOT_MUST(peer.run_until([&] { return peer.sent >= 2; }));
@@ -77,9 +75,9 @@ TEST_P(UcxFailures, ASenderWhosePeerIsKilledClosesAndEndsAllPayloads) {
 TEST_P(UcxFailures, AReceiverWhosePeerIsKilledClosesAndItsMemoryIsNotTouchedAnyMore) {
   UcxPair pair(
       [&](UcxPair& to) {
-        UcxPeer peer(GetParam().options());
+        UcxPeer peer;
         to.from_first.say(peer.listen());
-        EndlessSource target(GetParam().piece_bytes);
+        EndlessSource target(GetParam());
         target.receive(peer);
         CACHALOT_MUST(peer.run_until([&] { return peer.ends.size() >= 2; }));
         to.to_second.say("running");
@@ -92,8 +90,8 @@ TEST_P(UcxFailures, AReceiverWhosePeerIsKilledClosesAndItsMemoryIsNotTouchedAnyM
         for (const std::byte byte : target.bytes) CACHALOT_MUST(byte == std::byte{0});
       },
       [&](UcxPair&, const std::string& address) {
-        UcxPeer peer(GetParam().options());
-        EndlessSource source(GetParam().piece_bytes);
+        UcxPeer peer;
+        EndlessSource source(GetParam());
         source.offer(peer);
         peer.connect(address);
         peer.run_until([] { return false; });
@@ -103,19 +101,19 @@ TEST_P(UcxFailures, AReceiverWhosePeerIsKilledClosesAndItsMemoryIsNotTouchedAnyM
   expect_survivor(pair.first);
 }
 
-TEST_P(UcxStoppedReceivers, GiveTheSenderItsMemoryBack) {
+TEST_P(UcxFailures, AReceiverThatIsStoppedGivesTheSenderItsMemoryBack) {
   UcxPair pair(
       [&](UcxPair& to) {
-        UcxPeer peer(GetParam().options());
+        UcxPeer peer;
         to.from_first.say(peer.listen());
-        EndlessSource target(GetParam().piece_bytes);
+        EndlessSource target(GetParam());
         target.receive(peer);
         // Continued, it sees that the link has closed.
         CACHALOT_MUST(peer.run_until([&] { return !peer.closed.empty(); }));
       },
       [&](UcxPair& to, const std::string& address) {
-        UcxPeer peer(GetParam().options());
-        EndlessSource source(GetParam().piece_bytes);
+        UcxPeer peer;
+        EndlessSource source(GetParam());
         source.offer(peer);
         Link& link = peer.connect(address);
         CACHALOT_MUST(peer.run_until([&] { return peer.sent >= 1; }));
@@ -130,8 +128,7 @@ TEST_P(UcxStoppedReceivers, GiveTheSenderItsMemoryBack) {
         });
         CACHALOT_MUST(peer.run_until([&] { return is_back.load(); }));
         owner.join();
-        // A link whose pieces are direct has closed: UCX cannot give back a single one.
-        if (peer.closed.empty()) link.close(Error::make(Code::kCancelled, "done"));
+        link.close(Error::make(Code::kCancelled, "done"));
         CACHALOT_MUST(peer.run_until([&] { return !peer.closed.empty(); }));
         CACHALOT_MUST(peer.sent == peer.begun);
       });
@@ -146,9 +143,9 @@ TEST_P(UcxStoppedReceivers, GiveTheSenderItsMemoryBack) {
 TEST_P(UcxFailures, AReceiverGetsItsMemoryBackFromAPeerThatIsStopped) {
   UcxPair pair(
       [&](UcxPair& to) {
-        UcxPeer peer(GetParam().options());
+        UcxPeer peer;
         to.from_first.say(peer.listen());
-        EndlessSource target(GetParam().piece_bytes);
+        EndlessSource target(GetParam());
         target.receive(peer);
         CACHALOT_MUST(peer.run_until([&] { return peer.ends.size() >= 1; }));
         to.from_first.say("running");
@@ -168,8 +165,8 @@ TEST_P(UcxFailures, AReceiverGetsItsMemoryBackFromAPeerThatIsStopped) {
         for (const std::byte byte : target.bytes) CACHALOT_MUST(byte == std::byte{0});
       },
       [&](UcxPair& to, const std::string& address) {
-        UcxPeer peer(GetParam().options());
-        EndlessSource source(GetParam().piece_bytes);
+        UcxPeer peer;
+        EndlessSource source(GetParam());
         source.offer(peer);
         peer.connect(address);
         CACHALOT_MUST(peer.run_until([&] { return to.to_second.has_word(); }));
@@ -187,9 +184,9 @@ TEST_P(UcxFailures, AReceiverGetsItsMemoryBackFromAPeerThatIsStopped) {
 TEST_P(UcxFailures, ALinkThatClosesInMidPayloadClosesOnBothSides) {
   UcxPair pair(
       [&](UcxPair& to) {
-        UcxPeer peer(GetParam().options());
+        UcxPeer peer;
         to.from_first.say(peer.listen());
-        EndlessSource both(GetParam().piece_bytes);
+        EndlessSource both(GetParam());
         both.receive(peer);
         both.offer(peer);
         CACHALOT_MUST(peer.run_until([&] { return peer.ends.size() >= 1 && peer.sent >= 1; }));
@@ -197,29 +194,26 @@ TEST_P(UcxFailures, ALinkThatClosesInMidPayloadClosesOnBothSides) {
         CACHALOT_MUST(peer.run_until([&] { return !peer.closed.empty(); }));
         CACHALOT_MUST(peer.closed[0].second.code == Code::kCancelled);
         CACHALOT_MUST(peer.sent == peer.begun);
-        CACHALOT_MUST(both.memory->close_later({}));
+        both.memory->close();
         to.to_second.say("closed");
         peer.run_until([] { return false; }, 0.3);
       },
       [&](UcxPair& to, const std::string& address) {
-        UcxPeer peer(GetParam().options());
-        EndlessSource both(GetParam().piece_bytes);
+        UcxPeer peer;
+        EndlessSource both(GetParam());
         both.receive(peer);
         both.offer(peer);
         peer.connect(address);
         CACHALOT_MUST(peer.run_until([&] { return !peer.closed.empty(); }));
         CACHALOT_MUST(peer.closed[0].second.code == Code::kIo);
         CACHALOT_MUST(peer.sent == peer.begun);
-        CACHALOT_MUST(both.memory->close_later({}));
+        both.memory->close();
         CACHALOT_MUST(to.to_second.hear() == "closed");
       });
   pair.expect_both_succeed();
 }
 
-// Nothing direct: over TCP UCX can end the process then, see docs/decisions.
-INSTANTIATE_TEST_SUITE_P(All, UcxFailures, ::testing::Values(kWholePacked, kPieces), name_of);
-INSTANTIATE_TEST_SUITE_P(All, UcxStoppedReceivers,
-                         ::testing::Values(kWholePacked, kWholeDirect, kPieces), name_of);
+INSTANTIATE_TEST_SUITE_P(All, UcxFailures, ::testing::Values(kWhole, kPieces), name_of);
 
 TEST(UcxLinks, TheLastFrameBeforeACloseArrives) {
   UcxPair pair(
@@ -376,15 +370,15 @@ TEST(UcxLinks, ATransportCanEndInTheMiddleOfTransfers) {
       [&](UcxPair& to) {
         UcxPeer peer;
         to.from_first.say(peer.listen());
-        EndlessSource target(kWholePacked.piece_bytes);
+        EndlessSource target(kWhole);
         target.receive(peer);
         CACHALOT_MUST(peer.run_until([&] { return peer.ends.size() >= 1; }));
         peer.transport.reset();
-        CACHALOT_MUST(target.memory->close_later({}));
+        target.memory->close();
       },
       [&](UcxPair&, const std::string& address) {
         UcxPeer peer;
-        EndlessSource source(kWholePacked.piece_bytes);
+        EndlessSource source(kWhole);
         source.offer(peer);
         peer.connect(address);
         CACHALOT_MUST(peer.run_until([&] { return !peer.closed.empty(); }));

@@ -10,7 +10,7 @@ namespace cachalot::transfer {
 namespace {
 
 constexpr std::size_t kMostPayloads =
-    64;  // of one peer at the same time; an engine begins at most kMostSlices
+    64;  // of one peer at the same time; an engine begins at most kMostBegun
 
 Error bad(const char* what) {
   return Error::make(Code::kBadInput, "a message of the peer is not valid: %s", what);
@@ -31,70 +31,14 @@ struct UcxIncoming::Payload {
   std::uint64_t bytes = 0;
   std::uint64_t next = 0;  // offset of the next slice
   IncomingPayload to;
-  unsigned in_flight = 0;
   bool is_dropped = false;
   std::optional<FrameTrailer> trailer;
 };
 
-struct UcxIncoming::SliceReceive final : UcxOperation {
-  SliceReceive(UcxIncoming& owner, std::shared_ptr<Payload> of, std::uint64_t at,
-               std::uint64_t count)
-      : incoming(owner), payload(std::move(of)), offset(at), bytes(count) {
-    ++payload->in_flight;
-    ++incoming.receives_;
-  }
-  void on_end(bool is_done) override {
-    if (is_pinned) incoming.pins_.remove(payload->to.memory);
-    if (!is_done) payload->is_dropped = true;
-    --payload->in_flight;
-    --incoming.receives_;
-    incoming.try_end(payload);
-  }
-  // Bytes [at, at + part.size()) of the slice.
-  void take(std::span<const std::byte> part, std::uint64_t at) {
-    Payload& into = *payload;
-    if (into.is_dropped || at > bytes || part.size() > bytes - at || !into.to.memory->enter()) {
-      into.is_dropped = true;
-      return;
-    }
-    scatter(part, into.to.memory->stream(), into.to.offset + offset + at);
-    into.to.memory->leave();
-  }
-
-  UcxIncoming& incoming;
-  std::shared_ptr<Payload> payload;
-  const std::uint64_t offset, bytes;
-  bool is_pinned = false;
-};
-
-UcxIncoming::UcxIncoming(UcxWorker& worker, UcxConnection& connection, Pins& pins, Link& link,
-                         LinkEvents& events)
-    : worker_(worker),
-      connection_(connection),
-      pins_(pins),
-      link_(link),
-      events_(events),
-      reader_(link, events) {}
+UcxIncoming::UcxIncoming(Link& link, LinkEvents& events)
+    : link_(link), events_(events), reader_(link, events) {}
 
 UcxIncoming::~UcxIncoming() = default;
-
-ucs_status_t UcxIncoming::create_scattered(const UcxLibrary& ucx, ucp_datatype_t& type) {
-  ucp_generic_dt_ops_t operations{};
-  // For sending, which does not happen.
-  operations.start_pack = [](void*, const void*, std::size_t) -> void* { return nullptr; };
-  operations.pack = [](void*, std::size_t, void*, std::size_t) -> std::size_t { return 0; };
-  operations.start_unpack = [](void*, void* receive, std::size_t) { return receive; };
-  operations.packed_size = [](void* receive) -> std::size_t {
-    return receive == nullptr ? 0 : static_cast<SliceReceive*>(receive)->bytes;
-  };
-  operations.unpack = [](void* receive, std::size_t offset, const void* bytes, std::size_t count) {
-    static_cast<SliceReceive*>(receive)->take({static_cast<const std::byte*>(bytes), count},
-                                              offset);
-    return UCS_OK;
-  };
-  operations.finish = [](void*) {};
-  return ucx.dt_create_generic(&operations, nullptr, &type);
-}
 
 void UcxIncoming::stop() {
   is_stopped_ = true;
@@ -134,8 +78,7 @@ Status UcxIncoming::take_segment(const UcxArrival& arrival) {
   SegmentHeader header{};
   if (!read(arrival.header, header)) return bad("a short header");
   CACHALOT_TRY(check_sequence(header.magic, header.sequence));
-  if (header.bytes != arrival.data.size() || arrival.offer != nullptr)
-    return bad("the size of a segment");
+  if (header.bytes != arrival.data.size()) return bad("the size of a segment");
   return reader_.take(arrival.data);
 }
 
@@ -171,7 +114,7 @@ Status UcxIncoming::take_slice(const UcxArrival& arrival) {
   const auto found = payloads_.find(header.payload);
   if (found == payloads_.end()) return bad("a slice of no payload");
   const std::shared_ptr<Payload> payload = found->second;
-  if (header.bytes == 0 || header.bytes != arrival.bytes || header.offset != payload->next ||
+  if (header.bytes == 0 || header.bytes != arrival.data.size() || header.offset != payload->next ||
       header.bytes > payload->bytes - payload->next)
     return bad("the place of a slice");
   payload->next += header.bytes;
@@ -180,31 +123,18 @@ Status UcxIncoming::take_slice(const UcxArrival& arrival) {
     payload->trailer = header.trailer;
   }
   // on_payload() may have closed the link.
-  if (!is_stopped_ && !payload->is_dropped) receive(payload, arrival, header.offset);
+  if (!is_stopped_ && !payload->is_dropped) copy(*payload, arrival.data, header.offset);
   try_end(payload);
   return {};
 }
 
-void UcxIncoming::receive(const std::shared_ptr<Payload>& payload, const UcxArrival& arrival,
-                          std::uint64_t offset) {
-  const std::shared_ptr<PayloadMemory>& memory = payload->to.memory;
-  auto receive = std::make_unique<SliceReceive>(*this, payload, offset, arrival.bytes);
-  if (arrival.offer == nullptr) {  // it came with the message
-    receive->take(arrival.data, 0);
-    receive->on_end(true);
+void UcxIncoming::copy(Payload& payload, std::span<const std::byte> data, std::uint64_t offset) {
+  if (!payload.to.memory->enter()) {
+    payload.is_dropped = true;
     return;
   }
-  const Piece piece =
-      ByteStreamCursor(memory->stream(), payload->to.offset + offset).next(arrival.bytes);
-  if (piece.bytes == arrival.bytes && piece.bytes >= worker_.direct_bytes) {
-    if (!pins_.add(memory)) return receive->on_end(false);
-    receive->is_pinned = true;
-    connection_.receive(arrival.offer, reinterpret_cast<void*>(piece.at), arrival.bytes, false,
-                        std::move(receive));
-    return;
-  }
-  void* const context = receive.get();
-  connection_.receive(arrival.offer, context, arrival.bytes, true, std::move(receive));
+  scatter(data, payload.to.memory->stream(), payload.to.offset + offset);
+  payload.to.memory->leave();
 }
 
 Status UcxIncoming::take_void(const UcxArrival& arrival) {
@@ -221,7 +151,7 @@ Status UcxIncoming::take_void(const UcxArrival& arrival) {
 // Ends a payload of which all has come.
 void UcxIncoming::try_end(const std::shared_ptr<Payload>& payload) {
   Payload& in = *payload;
-  if (!in.trailer || in.in_flight > 0 || is_stopped_ || payloads_.erase(in.number) == 0) return;
+  if (!in.trailer || is_stopped_ || payloads_.erase(in.number) == 0) return;
   const bool is_void = in.trailer->state == static_cast<std::uint32_t>(PayloadState::kVoid);
   PayloadEnd end = PayloadEnd::kWritten;
   if (in.is_dropped || is_void) {

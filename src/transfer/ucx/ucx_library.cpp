@@ -81,9 +81,6 @@ Result<UcxLibrary> UcxLibrary::load(const std::string& name) {
   CACHALOT_TRY(find(library, "ucp_ep_close_nbx", ucx.ep_close_nbx));
   CACHALOT_TRY(find(library, "ucp_ep_flush_nbx", ucx.ep_flush_nbx));
   CACHALOT_TRY(find(library, "ucp_am_send_nbx", ucx.am_send_nbx));
-  CACHALOT_TRY(find(library, "ucp_am_recv_data_nbx", ucx.am_recv_data_nbx));
-  CACHALOT_TRY(find(library, "ucp_dt_create_generic", ucx.dt_create_generic));
-  CACHALOT_TRY(find(library, "ucp_dt_destroy", ucx.dt_destroy));
   CACHALOT_TRY(find(library, "ucp_request_free", ucx.request_free));
   CACHALOT_TRY(find(library, "ucs_status_string", ucx.status_string));
   ucx.set_global_option = reinterpret_cast<decltype(ucx.set_global_option)>(

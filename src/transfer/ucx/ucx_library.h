@@ -37,9 +37,6 @@ struct UcxLibrary {
   decltype(&ucp_ep_close_nbx) ep_close_nbx;
   decltype(&ucp_ep_flush_nbx) ep_flush_nbx;
   decltype(&ucp_am_send_nbx) am_send_nbx;
-  decltype(&ucp_am_recv_data_nbx) am_recv_data_nbx;
-  decltype(&ucp_dt_create_generic) dt_create_generic;
-  decltype(&ucp_dt_destroy) dt_destroy;
   decltype(&ucp_request_free) request_free;
   decltype(&ucs_status_string) status_string;
   // Of libucs: may be missing (null).

@@ -6,7 +6,6 @@ namespace cachalot::transfer {
 namespace {
 
 constexpr unsigned kTurnMessages = 64;           // of one progress()
-constexpr std::uint64_t kPinNs = 100'000'000;    // that an owner waits for pinned memory
 constexpr std::uint64_t kFlushNs = 200'000'000;  // for the last frames, which say why
 constexpr unsigned kMostDropCalls = 1000;        // of ucp_worker_progress(), to end what is dropped
 
@@ -19,8 +18,8 @@ UcxLink::UcxLink(UcxWorker& worker, UcxConnection& connection, std::optional<Ucx
       call_(std::move(call)),
       address_(std::move(peer_address)),
       events_(events),
-      outgoing_(worker, connection, pins_, *this, events),
-      incoming_(worker, connection, pins_, *this, events) {
+      outgoing_(worker, connection, *this, events),
+      incoming_(*this, events) {
   connection.link = this;
 }
 
@@ -43,8 +42,8 @@ void UcxLink::fail(const char* why) {
 
 void UcxLink::take(const UcxArrival& arrival) {
   if (closing_) return;
-  received_bytes_ += arrival.header.size() + arrival.bytes;
-  worker_.received_bytes += arrival.bytes;
+  received_bytes_ += arrival.header.size() + arrival.data.size();
+  worker_.received_bytes += arrival.data.size();
   if (const Status status = incoming_.take(arrival); !status) {
     close(Error::make(status.error().code, "%s: %s", address_.c_str(), status.error().message));
   } else {
@@ -60,7 +59,6 @@ bool UcxLink::progress(std::uint64_t now_ns) {
   if (is_closed_) return false;
   if (call_ && !closing_) connect();
   for (unsigned turns = kTurnMessages; turns > 0 && !closing_ && outgoing_.step();) --turns;
-  watch_pins(now_ns);
   if (closing_) try_close(now_ns);
   return is_runnable();
 }
@@ -72,17 +70,6 @@ void UcxLink::connect() {
   const Status status = address->ok() ? connection_.connect(**address) : Status(address->error());
   if (!status)
     close(Error::make(status.error().code, "%s: %s", address_.c_str(), status.error().message));
-}
-
-void UcxLink::watch_pins(std::uint64_t now_ns) {
-  if (pins_.is_empty() || !pins_.has_closed()) {
-    owner_waits_ns_ = 0;
-  } else if (owner_waits_ns_ == 0) {
-    owner_waits_ns_ = now_ns;
-  } else if (now_ns - owner_waits_ns_ > kPinNs) {
-    close(Error::make(Code::kTimeout, "%s: the peer stalls in a transfer that was given up",
-                      address_.c_str()));
-  }
 }
 
 void UcxLink::try_close(std::uint64_t now_ns) {

@@ -1,8 +1,6 @@
 // A link over UCX.
 //
-// 1. Payload memory is touched within progress() and take(), or is pinned: UCX reads or writes it until it has ended
-//    the operation, one slice of at most kSliceBytes. If an owner waits longer than kPinNs for pinned memory, the link
-//    closes: UCX cannot give back a single operation.
+// 1. Payload memory is touched within progress() and take() only: UCX sends and receives copies.
 // 2. on_closed() comes after UCX has ended all operations of payloads.
 #pragma once
 
@@ -12,7 +10,6 @@
 #include <string>
 
 #include "transfer/link/link.h"
-#include "transfer/ucx/pins.h"
 #include "transfer/ucx/ucx_connection.h"
 #include "transfer/ucx/ucx_door.h"
 #include "transfer/ucx/ucx_incoming.h"
@@ -42,7 +39,7 @@ class UcxLink final : public Link, public UcxEvents {
   // progress() is to be called whatever has come,
   bool needs_progress() const { return call_ || needs_timer(); }
   // and though nothing may come.
-  bool needs_timer() const { return !pins_.is_empty() || (closing_ && !is_closed_); }
+  bool needs_timer() const { return closing_ && !is_closed_; }
   // Sends, some MiB at most; or closes. @return whether there may be more to do now
   bool progress(std::uint64_t now_ns);
   // on_closed() was called.
@@ -50,20 +47,17 @@ class UcxLink final : public Link, public UcxEvents {
 
  private:
   void connect();
-  void watch_pins(std::uint64_t now_ns);
   void try_close(std::uint64_t now_ns);
-  unsigned in_flight() const { return outgoing_.in_flight() + incoming_.in_flight(); }
+  unsigned in_flight() const { return outgoing_.in_flight(); }
 
   UcxWorker& worker_;
   UcxConnection& connection_;
   std::optional<UcxDoorCall> call_;
   const std::string address_;
   LinkEvents& events_;
-  Pins pins_;
   UcxOutgoing outgoing_;
   UcxIncoming incoming_;
   std::uint64_t received_bytes_ = 0;
-  std::uint64_t owner_waits_ns_ = 0;  // since when; 0: none
   std::optional<Error> closing_;
   bool is_closed_ = false;
 };

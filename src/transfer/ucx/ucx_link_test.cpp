@@ -66,17 +66,12 @@ std::uint64_t size_of_payload(std::uint64_t number) {
   }
 }
 
-// UCX's transports, and from which size on pieces are direct.
-struct Kind {
-  const char* transports;
-  std::uint64_t direct_bytes;
-};
-
-class UcxTransports : public ::testing::TestWithParam<Kind> {
+// By UCX's transports; "": those that UCX chooses.
+class UcxTransports : public ::testing::TestWithParam<const char*> {
  protected:
   static UcxOptions options() {
-    UcxOptions options = UcxPeer::options_with(GetParam().direct_bytes);
-    options.transports = GetParam().transports;
+    UcxOptions options = UcxPeer::default_options();
+    options.transports = GetParam();
     return options;
   }
 };
@@ -195,13 +190,8 @@ TEST_P(UcxTransports, PayloadsOfAnyMemoryArriveInAnyOtherMemory) {
   pair.expect_both_succeed();
 }
 
-INSTANTIATE_TEST_SUITE_P(All, UcxTransports,
-                         ::testing::Values(Kind{"tcp", 0}, Kind{"tcp", 64 << 10}, Kind{"", 0},
-                                           Kind{"", 64 << 10}),
-                         [](const auto& one) {
-                           return std::string(*one.param.transports == 0 ? "Any" : "Tcp") +
-                                  (one.param.direct_bytes == 0 ? "Packed" : "Direct");
-                         });
+INSTANTIATE_TEST_SUITE_P(All, UcxTransports, ::testing::Values("tcp", ""),
+                         [](const auto& one) { return *one.param == 0 ? "Any" : "Tcp"; });
 
 // One payload of `bytes` bytes in one piece or in many, then another one that must arrive.
 struct TwoPayloads {
@@ -228,16 +218,16 @@ struct TwoPayloads {
   std::uint64_t next = 0;
 };
 
-class UcxPieces : public ::testing::TestWithParam<Way> {};
+class UcxPieces : public ::testing::TestWithParam<std::uint64_t> {};
 
 TEST_P(UcxPieces, APayloadIsVoidIfTheSenderTakesItsMemoryBackInTheMiddle) {
   // More than the system's socket buffers hold: the sender cannot have sent all when the receiver has only begun.
   constexpr std::uint64_t kTotal = 64 << 20;
   UcxPair pair(
       [&](UcxPair& to) {
-        UcxPeer peer(GetParam().options());
+        UcxPeer peer;
         to.from_first.say(peer.listen());
-        TwoPayloads target(GetParam().piece_bytes, kTotal);
+        TwoPayloads target(GetParam(), kTotal);
         peer.when_payload = [&](Link& link, const Frame& frame, std::uint64_t) {
           const bool is_first = BodyReader(frame.body).word() == 0;
           if (is_first) link.send(word_frame(FrameType::kMessage, 0));
@@ -245,8 +235,7 @@ TEST_P(UcxPieces, APayloadIsVoidIfTheSenderTakesItsMemoryBackInTheMiddle) {
         };
         CACHALOT_MUST(peer.run_until([&] { return target.memory_bytes[0] == std::byte{7}; }));
         peer.transport->progress();  // the frame leaves
-        // Slices that are direct would be in flight meanwhile, and the link would close.
-        if (GetParam().is_packed()) CACHALOT_MUST(to.to_first.hear() == "taken back");
+        CACHALOT_MUST(to.to_first.hear() == "taken back");
         CACHALOT_MUST(peer.run_until([&] { return peer.ends.size() == 2; }));
         CACHALOT_MUST(peer.ends[0] == std::pair(std::uint64_t{0}, PayloadEnd::kVoid));
         CACHALOT_MUST(peer.ends[1] == std::pair(std::uint64_t{1}, PayloadEnd::kWritten));
@@ -254,13 +243,14 @@ TEST_P(UcxPieces, APayloadIsVoidIfTheSenderTakesItsMemoryBackInTheMiddle) {
         CACHALOT_MUST(peer.run_until([&] { return !peer.closed.empty(); }));
       },
       [&](UcxPair& to, const std::string& address) {
-        UcxPeer peer(GetParam().options());
-        TwoPayloads source(GetParam().piece_bytes, kTotal);
+        UcxPeer peer;
+        TwoPayloads source(GetParam(), kTotal);
         source.memory_bytes.assign(source.memory_bytes.size(), std::byte{7});
         peer.when_next = source.source();
         bool has_left = false;
         peer.when_frame = [&](Link&, const Frame&) {
-          has_left = source.memory->close_later([&] { has_left = true; });
+          source.memory->close();
+          has_left = true;
           to.to_first.say("taken back");
         };
         Link& link = peer.connect(address);
@@ -275,18 +265,16 @@ TEST_P(UcxPieces, APayloadIsVoidIfTheSenderTakesItsMemoryBackInTheMiddle) {
 TEST_P(UcxPieces, NothingIsWrittenAfterTheReceiverHasItsMemoryBack) {
   UcxPair pair(
       [&](UcxPair& to) {
-        UcxPeer peer(GetParam().options());
+        UcxPeer peer;
         to.from_first.say(peer.listen());
-        TwoPayloads target(GetParam().piece_bytes);
-        bool has_left = false;
+        TwoPayloads target(GetParam());
         peer.when_payload = [&](Link&, const Frame& frame, std::uint64_t) {
           const bool is_first = BodyReader(frame.body).word() == 0;
           return IncomingPayload{is_first ? target.memory : target.other, 0, false, false};
         };
         const auto has_begun = [&] { return target.memory_bytes[0] == std::byte{7}; };
         CACHALOT_MUST(peer.run_until(has_begun));
-        has_left = target.memory->close_later([&] { has_left = true; });
-        CACHALOT_MUST(peer.run_until([&] { return has_left; }));
+        target.memory->close();
         const std::vector<std::byte> then = target.memory_bytes;
         CACHALOT_MUST(peer.run_until([&] { return peer.ends.size() == 1; }));
         CACHALOT_MUST(peer.ends[0] == std::pair(std::uint64_t{0}, PayloadEnd::kVoid));
@@ -298,8 +286,8 @@ TEST_P(UcxPieces, NothingIsWrittenAfterTheReceiverHasItsMemoryBack) {
         CACHALOT_MUST(peer.run_until([&] { return !peer.closed.empty(); }));
       },
       [&](UcxPair& to, const std::string& address) {
-        UcxPeer peer(GetParam().options());
-        TwoPayloads source(GetParam().piece_bytes);
+        UcxPeer peer;
+        TwoPayloads source(GetParam());
         std::fill(source.memory_bytes.begin(), source.memory_bytes.end(), std::byte{7});
         bool has_second = false;
         peer.when_frame = [&](Link& link, const Frame&) {
@@ -322,9 +310,9 @@ TEST_P(UcxPieces, NothingIsWrittenAfterTheReceiverHasItsMemoryBack) {
 TEST_P(UcxPieces, AChangedByteIsSeenByTheChecksum) {
   UcxPair pair(
       [&](UcxPair& to) {
-        UcxPeer peer(GetParam().options());
+        UcxPeer peer;
         to.from_first.say(peer.listen());
-        TwoPayloads target(GetParam().piece_bytes, 4 << 20);
+        TwoPayloads target(GetParam(), 4 << 20);
         peer.when_payload = [&](Link&, const Frame& frame, std::uint64_t) {
           const bool is_first = BodyReader(frame.body).word() == 0;
           return IncomingPayload{is_first ? target.memory : target.other, 0, true, is_first};
@@ -336,8 +324,8 @@ TEST_P(UcxPieces, AChangedByteIsSeenByTheChecksum) {
         CACHALOT_MUST(peer.run_until([&] { return !peer.closed.empty(); }));
       },
       [&](UcxPair& to, const std::string& address) {
-        UcxPeer peer(GetParam().options());
-        TwoPayloads source(GetParam().piece_bytes, 4 << 20);
+        UcxPeer peer;
+        TwoPayloads source(GetParam(), 4 << 20);
         const auto next = source.source();
         peer.when_next = [&](Link& link, OutgoingPayload& payload) {
           const bool has_one = next(link, payload);
@@ -352,8 +340,7 @@ TEST_P(UcxPieces, AChangedByteIsSeenByTheChecksum) {
   pair.expect_both_succeed();
 }
 
-INSTANTIATE_TEST_SUITE_P(All, UcxPieces, ::testing::Values(kWholePacked, kWholeDirect, kPieces),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(All, UcxPieces, ::testing::Values(kWhole, kPieces), name_of);
 
 }  // namespace
 }  // namespace cachalot::transfer

@@ -9,16 +9,12 @@
 namespace cachalot::transfer {
 namespace {
 
-constexpr unsigned kMostSegments = 2, kMostPacked = 2;
+constexpr unsigned kMostSegments = 2, kMostSlices = 2;
 
 template <class Header>
 std::vector<std::byte> copy_of(const Header& header) {
   const auto bytes = std::as_bytes(std::span(&header, 1));
   return {bytes.begin(), bytes.end()};
-}
-
-std::span<const std::byte> bytes_at_address(std::uint64_t at, std::uint64_t count) {
-  return {reinterpret_cast<const std::byte*>(at), count};
 }
 
 }  // namespace
@@ -56,20 +52,15 @@ struct UcxOutgoing::SliceSend final : UcxOperation {
     ++outgoing.slices_;
   }
   void on_end(bool is_done) override {
-    if (is_pinned) {
-      outgoing.pins_.remove(payload->payload.memory);
-    } else if (buffer != nullptr) {
-      outgoing.worker_.slices.give(buffer);
-      --outgoing.packed_;
-    }
+    if (buffer != nullptr) outgoing.worker_.slices.give(buffer);
     if (!is_done) payload->is_void = true;
     --payload->in_flight;
     --outgoing.slices_;
   }
   UcxOutgoing& outgoing;
   std::shared_ptr<Payload> payload;
-  bool is_pinned = false;       // UCX reads the payload's memory,
-  std::byte* buffer = nullptr;  // or this one, into which it was packed
+  std::byte* buffer = nullptr;  // into which it was packed
+  std::size_t bytes = 0;
   std::vector<std::byte> header;
 };
 
@@ -78,11 +69,10 @@ struct UcxOutgoing::VoidSend final : UcxOperation {
   std::vector<std::byte> header;
 };
 
-UcxOutgoing::UcxOutgoing(UcxWorker& worker, UcxConnection& connection, Pins& pins, Link& link,
+UcxOutgoing::UcxOutgoing(UcxWorker& worker, UcxConnection& connection, Link& link,
                          LinkEvents& events)
     : worker_(worker),
       connection_(connection),
-      pins_(pins),
       link_(link),
       events_(events),
       writer_(link, events) {}
@@ -91,7 +81,7 @@ UcxOutgoing::~UcxOutgoing() = default;
 
 bool UcxOutgoing::wants_more() const {
   if (!has_payloads_ || writer_.bytes() >= kSegmentBytes) return false;
-  return payloads_.empty() || (payloads_.back()->is_sliced() && payloads_.size() < kMostSlices);
+  return payloads_.empty() || (payloads_.back()->is_sliced() && payloads_.size() < kMostBegun);
 }
 
 bool UcxOutgoing::is_runnable() const {
@@ -104,8 +94,7 @@ bool UcxOutgoing::is_runnable() const {
         return payload->is_sliced() && payload->in_flight == 0;
       }))
     return true;
-  return !payloads_.empty() && !payloads_.back()->is_sliced() && slices_ < kMostSlices &&
-         packed_ < kMostPacked;
+  return !payloads_.empty() && !payloads_.back()->is_sliced() && slices_ < kMostSlices;
 }
 
 bool UcxOutgoing::step() {
@@ -150,7 +139,7 @@ bool UcxOutgoing::send_segment() {
   }
   std::memcpy(buffer, &header, sizeof header);
   connection_.send(UcxMessage::kSegment, {buffer, sizeof header}, {data, header.bytes},
-                   UcxWay::kEager, std::make_unique<SegmentSend>(connection_, worker_, buffer));
+                   std::make_unique<SegmentSend>(connection_, worker_, buffer));
   return true;
 }
 
@@ -170,46 +159,35 @@ void UcxOutgoing::send_void(const Payload& payload) {
   auto send = std::make_unique<VoidSend>();
   send->header = copy_of(VoidHeader{kUcxMagic, 0, sequence_++, payload.number});
   const std::span<const std::byte> bytes = send->header;
-  connection_.send(UcxMessage::kVoid, bytes, {}, UcxWay::kEager, std::move(send));
+  connection_.send(UcxMessage::kVoid, bytes, {}, std::move(send));
 }
 
-// What the next slice consists of. @return false: the owner has taken its memory back
-bool UcxOutgoing::fill_slice(Payload& payload, SliceSend& send, std::span<const std::byte>& data) {
+// Packs the next slice. @return false: the owner has taken its memory back
+bool UcxOutgoing::fill_slice(Payload& payload, SliceSend& send) {
   const OutgoingPayload& from = payload.payload;
-  const std::uint64_t rest = from.bytes - payload.next, at = from.offset + payload.next;
-  const Piece piece =
-      ByteStreamCursor(from.memory->stream(), at).next(std::min<std::uint64_t>(kSliceBytes, rest));
-  if (piece.bytes >= worker_.direct_bytes) {
-    if (!pins_.add(from.memory)) return false;
-    send.is_pinned = true;
-    data = bytes_at_address(piece.at, piece.bytes);
-  } else {
-    send.buffer = worker_.slices.take();
-    if (send.buffer == nullptr) {
-      link_.close(Error::make(Code::kNoSpace, "no memory for a slice"));
-      return false;
-    }
-    ++packed_;
-    if (!from.memory->enter()) return false;
-    const std::uint64_t bytes = std::min<std::uint64_t>(kPackedBytes, rest);
-    gather(from.memory->stream(), at, {send.buffer, bytes});
-    from.memory->leave();
-    data = {send.buffer, bytes};
+  send.buffer = worker_.slices.take();
+  if (send.buffer == nullptr) {
+    link_.close(Error::make(Code::kNoSpace, "no memory for a slice"));
+    return false;
   }
-  if (payload.hash) payload.hash->add(data.data(), data.size());
+  if (!from.memory->enter()) return false;
+  send.bytes = std::min<std::uint64_t>(kPackedBytes, from.bytes - payload.next);
+  gather(from.memory->stream(), from.offset + payload.next, {send.buffer, send.bytes});
+  from.memory->leave();
+  if (payload.hash) payload.hash->add(send.buffer, send.bytes);
   return true;
 }
 
 bool UcxOutgoing::send_slice() {
   if (payloads_.empty() || payloads_.back()->is_sliced()) return false;
-  if (slices_ == kMostSlices || packed_ == kMostPacked) return false;
+  if (slices_ == kMostSlices) return false;
   Payload& payload = *payloads_.back();
   auto send = std::make_unique<SliceSend>(*this, payloads_.back());
-  std::span<const std::byte> data;
-  if (!fill_slice(payload, *send, data)) {
+  if (!fill_slice(payload, *send)) {
     send->on_end(false);
     return true;  // its end is next
   }
+  const std::span<const std::byte> data(send->buffer, send->bytes);
   const std::vector<std::byte> frame = payload.next == 0
                                            ? encode(payload.payload.frame, payload.payload.bytes)
                                            : std::vector<std::byte>();
@@ -227,8 +205,7 @@ bool UcxOutgoing::send_slice() {
   send->header.insert(send->header.end(), frame.begin(), frame.end());
   payload.next += data.size();
   const std::span<const std::byte> bytes = send->header;
-  const UcxWay way = send->is_pinned ? UcxWay::kRendezvous : UcxWay::kEager;
-  connection_.send(UcxMessage::kSlice, bytes, data, way, std::move(send));
+  connection_.send(UcxMessage::kSlice, bytes, data, std::move(send));
   return true;
 }
 

@@ -1,7 +1,7 @@
 // What a link sends: frames and small payloads as a stream, large payloads in slices.
 //
-// A slice that lies in one piece is sent from where it lies. Smaller pieces are packed into a buffer first; there are
-// two buffers a link, so that one is packed while the other one is sent.
+// A slice is packed into a buffer first; there are two buffers a link, so that one is packed while the other one is
+// sent.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,13 @@
 #include <memory>
 
 #include "transfer/link/frame_writer.h"
-#include "transfer/ucx/pins.h"
 #include "transfer/ucx/ucx_connection.h"
 
 namespace cachalot::transfer {
 
 class UcxOutgoing {
  public:
-  UcxOutgoing(UcxWorker& worker, UcxConnection& connection, Pins& pins, Link& link,
-              LinkEvents& events);
+  UcxOutgoing(UcxWorker& worker, UcxConnection& connection, Link& link, LinkEvents& events);
   ~UcxOutgoing();
 
   void add(const Frame& frame) { writer_.add(frame); }
@@ -50,11 +48,10 @@ class UcxOutgoing {
   bool end_payload();
   void send_void(const Payload& payload);
   bool send_slice();
-  bool fill_slice(Payload& payload, SliceSend& send, std::span<const std::byte>& data);
+  bool fill_slice(Payload& payload, SliceSend& send);
 
   UcxWorker& worker_;
   UcxConnection& connection_;
-  Pins& pins_;
   Link& link_;
   LinkEvents& events_;
   FrameWriter writer_;
@@ -62,7 +59,7 @@ class UcxOutgoing {
   bool has_payloads_ = true;                       // next_payload() may have one
   bool is_greeted_ = false, is_peer_known_ = false;
   std::uint64_t sequence_ = 0, payload_number_ = 0;
-  unsigned slices_ = 0, packed_ = 0;  // in flight
+  unsigned slices_ = 0;  // in flight
 };
 
 }  // namespace cachalot::transfer

@@ -79,12 +79,6 @@ class UcxPeer : public LinkEvents {
     options.transports = "tcp";
     return options;
   }
-  // @param direct_bytes  0: nothing is direct
-  static UcxOptions options_with(std::uint64_t direct_bytes) {
-    UcxOptions options = default_options();
-    if (direct_bytes != 0) options.direct_bytes = direct_bytes;
-    return options;
-  }
 
   std::string listen() {
     const Result<std::string> address = transport->listen("ucx:127.0.0.1:0");
@@ -147,20 +141,12 @@ inline Frame word_frame(FrameType type, std::uint64_t word) {
   return {type, BodyWriter().word(word).take()};
 }
 
-// How the bytes of a test's payloads lie, and what is direct.
-struct Way {
-  std::uint64_t piece_bytes = 0, direct_bytes = 0;
-  bool is_packed() const { return direct_bytes == 0 || piece_bytes < direct_bytes; }
-  UcxOptions options() const { return UcxPeer::options_with(direct_bytes); }
-};
-inline constexpr Way kWholePacked{4 << 20, 0};
-inline constexpr Way kWholeDirect{4 << 20, 256 << 10};
-inline constexpr Way kPieces{16 << 10, 256 << 10};
+// In pieces of how many bytes a test's payloads lie.
+inline constexpr std::uint64_t kWhole = 4 << 20;
+inline constexpr std::uint64_t kPieces = 16 << 10;
 
-inline std::string name_of(const ::testing::TestParamInfo<Way>& way) {
-  return way.param.direct_bytes == 0       ? "Packed"
-         : way.param.piece_bytes > 1 << 20 ? "Direct"
-                                           : "Pieces";
+inline std::string name_of(const ::testing::TestParamInfo<std::uint64_t>& piece_bytes) {
+  return piece_bytes.param == kWhole ? "Whole" : "Pieces";
 }
 
 // Two processes. @param listener  hears the others; says its address first

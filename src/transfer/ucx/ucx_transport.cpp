@@ -53,7 +53,6 @@ Result<std::unique_ptr<UcxTransport>> UcxTransport::open(const UcxOptions& optio
   CACHALOT_TRY_ASSIGN(const UcxLibrary ucx, UcxLibrary::load(options.library));
   std::unique_ptr<UcxTransport> transport(new UcxTransport);
   transport->shared_.ucx = ucx;
-  transport->shared_.direct_bytes = options.direct_bytes;
   CACHALOT_TRY(transport->init(options));
   base::log(base::LogLevel::kInfo, "transfer", "UCX %s of %s", ucx.get_version_string(),
             options.library.c_str());
@@ -126,9 +125,6 @@ Status UcxTransport::init_worker() {
     shared_.worker = nullptr;
     return Error::make(Code::kIo, "ucx: ucp_worker_create: %s", ucx.text(status));
   }
-  if (const ucs_status_t status = UcxIncoming::create_scattered(ucx, shared_.scattered);
-      status != UCS_OK)
-    return Error::make(Code::kIo, "ucx: ucp_dt_create_generic: %s", ucx.text(status));
   CACHALOT_TRY(handle<UcxMessage::kSegment>());
   CACHALOT_TRY(handle<UcxMessage::kSlice>());
   return handle<UcxMessage::kVoid>();
@@ -173,7 +169,6 @@ UcxTransport::~UcxTransport() {
       end_connections(base::SteadyClock::read());
       if (!connections_.empty()) usleep(100);
     }
-    if (shared_.scattered != 0) ucx.dt_destroy(shared_.scattered);
     ucx.worker_destroy(shared_.worker);
   }
   if (context_ != nullptr) ucx.cleanup(context_);
@@ -235,13 +230,12 @@ ucs_status_t UcxTransport::on_message(void* self, const void* header, std::size_
   if ((param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return UCS_OK;
   const auto found = shared.connections.find(param->reply_ep);
   if (found == shared.connections.end() || found->second->link == nullptr) return UCS_OK;
-  UcxArrival arrival{kMessage, bytes_at(header, header_bytes), {}, bytes, nullptr};
+  UcxEvents& link = *found->second->link;
   if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
-    arrival.offer = data;
+    link.fail("the peer sends by rendezvous; expected the data with the message");
   } else {
-    arrival.data = bytes_at(data, bytes);
+    link.take({kMessage, bytes_at(header, header_bytes), bytes_at(data, bytes)});
   }
-  found->second->link->take(arrival);
   return UCS_OK;
 }
 

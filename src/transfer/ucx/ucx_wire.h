@@ -46,10 +46,9 @@ static_assert(sizeof(VoidHeader) == 24);
 inline constexpr std::uint32_t kUcxMagic = 0x55465243u;  // "CRFU"
 
 inline constexpr std::size_t kSegmentBytes = 64 << 10;  // header and data
-inline constexpr std::size_t kSliceBytes = 1 << 20;     // sent from where it lies
-inline constexpr std::size_t kPackedBytes = 256 << 10;  // of a slice that is packed first
-// Slices that are sent and not taken yet, of one link.
-inline constexpr unsigned kMostSlices = 8;
+inline constexpr std::size_t kPackedBytes = 256 << 10;  // of a slice
+// Large payloads that a link has begun and not ended.
+inline constexpr unsigned kMostBegun = 8;
 // A kChunk frame that is larger goes through the stream, with its payload.
 inline constexpr std::size_t kMostSliceFrameBytes = 1024;
 
