@@ -169,7 +169,8 @@ struct CopyOptions {
   // For the whole call. Limits every wait, also the wait for the next keeper; copies check it after
   // every 16 blocks. 0: the first check returns kTimeout.
   std::uint64_t timeout_ns = kNoTimeout;
-  std::uint32_t first_layer = 0;  // load only: counted within this rank
+  // Load only: layers of this rank. Fewer than all: no checksum is verified, because checksums are of whole blocks.
+  std::uint32_t first_layer = 0;
   std::uint32_t layers = kAllLayers;
   // GPU cache: the stream on which the copies run, after the work that was queued on it before the call. None:
   // the cache's.
