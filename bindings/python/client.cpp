@@ -506,7 +506,7 @@ void add_client(nb::module_& module) {
           nb::sig("def namespaces(self) -> list[str]"),
           "Returns the names of the pool's namespaces, in the order in which they were opened:\n"
           "each one's model and geometry. For messages to people. A name longer than 416 bytes\n"
-          "is cut off.")
+          "is cut off. In a forked child: none.")
       .def("hash_tokens", &hash_tokens, nb::arg("tokens").none(),
            nb::arg("extra_keys") = nb::none(),
            nb::sig("def hash_tokens(self, tokens: cachalot.types.Tokens, "

@@ -517,7 +517,8 @@ class Client {
   Status count_prompt(const PromptBlocks& prompt);
   Statistics statistics() const;
   // The names of the pool's namespaces, in the order in which they were opened: each one's model and geometry.
-  // For messages to people, for example why a pool has no hits. A name longer than 416 bytes is cut off.
+  // For messages to people, for example why a pool has no hits. A name longer than 416 bytes is cut off. In a forked
+  // child: none.
   std::vector<std::string> namespaces() const;
 
   // Internal: use attach().

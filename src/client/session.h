@@ -116,7 +116,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // Has the keeper drop a block and all blocks after it. @errors kNotFound; as pool::Client
   Result<std::uint32_t> evict(const BlockHash& hash, const Deadline& deadline);
 
-  // Holds the lock. Taking it passes the late hits, reservations and unpins to the client.
+  // Holds the lock. Taking it passes the late hits, reservations and unpins to the client. Not in a forked child, which
+  // lacks the thread that may hold it.
   class Turn {
    public:
     Turn(Session& session, const Deadline& deadline)

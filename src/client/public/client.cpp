@@ -512,6 +512,7 @@ Statistics Client::statistics() const {
 
 std::vector<std::string> Client::namespaces() const {
   std::vector<std::string> names;
+  if (!impl_->session->check_process()) return names;  // the pool is not mapped there
   for (pool::NamespaceName& one : impl_->session->pool().state().read_namespaces())
     names.push_back(std::move(one.name));
   return names;
