@@ -501,13 +501,14 @@ class Client {
   // @errors kInvalidArgument: null, a size that is not 1 to 2^56 bytes, or overlap with a registered buffer
   Status register_buffer(void* data, std::uint64_t bytes);
   Status unregister_buffer(void* data);
+  // An object that this client's gets found damaged is not present, and its next put replaces it.
   // @shape present: [keys]
   Status exists(std::span<const std::string_view> keys, std::span<bool> present) const;
   // @return bytes stored; 0 if the key exists already
   // @errors kNoSpace; as store()
   Result<std::uint64_t> put(std::string_view key, std::span<const Buffer> parts);
   // @return bytes read
-  // @errors kNotFound; kInvalidArgument: the parts do not have the object's size, or overlap
+  // @errors kNotFound; kCorrupt: wrong checksum; kInvalidArgument: the parts do not have the object's size, or overlap
   Result<std::uint64_t> get(std::string_view key, std::span<const Buffer> parts);
 
   // --- Statistics -------------------------------------------------------------------------------

@@ -327,6 +327,14 @@ void Session::note_damage(const pool::Entry& entry) {
   if (damaged_.add(entry)) Counters::add(counters_->damaged_blocks, 1);
 }
 
+bool Session::has_damaged(const BlockHash& hash) const {
+  const std::optional<pool::Entry> entry = damaged_.find(hash);
+  if (!entry) return false;
+  pool::KeeperView view;
+  pool::Found found;
+  return lookup({&hash, 1}, view, {&found, 1}) == 1 && pool::same_entry(found.entry, *entry);
+}
+
 Result<bool> Session::drop_damaged(const BlockHash& hash, const Deadline& deadline) {
   const std::optional<pool::Entry> entry = damaged_.find(hash);
   pool::KeeperView view;

@@ -98,6 +98,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // Uses in which this session's loads found wrong bytes. note_damage() counts each once.
   DamagedBlocks& damaged() { return damaged_; }
   void note_damage(const pool::Entry& entry);
+  // Whether the pool still has the use of the block that this session found damaged.
+  bool has_damaged(const BlockHash& hash) const;
   // As OpaqueClient::drop_damaged. @errors also kTimeout: the deadline has passed
   Result<bool> drop_damaged(const BlockHash& hash, const Deadline& deadline = {});
   // False: the next call that needs the keeper attaches again first.
