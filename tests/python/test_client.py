@@ -304,6 +304,15 @@ def test_hashes_that_change_during_a_store_do_not_name_its_blocks():
     os.unlink(serve["pool"])
 
 
+def test_handles_that_were_dropped_make_room_for_calls(engine):
+    most = 1 << 16  # as AsyncCalls::kMostUnclaimed
+    calls = [engine.client.load_async(engine.cache, [], []) for _ in range(most)]
+    with pytest.raises(cachalot.NoSpaceError, match=f"{most} calls are under way or unclaimed"):
+        engine.client.load_async(engine.cache, [], [])
+    del calls
+    assert engine.client.load_async(engine.cache, [], []).result() == 0
+
+
 def test_a_store_that_does_not_wait_says_why_it_is_short(engine):
     hashes = engine.client.hash_tokens(tokens_of(11, 8))
     orphan = engine.client.store_async(engine.cache, hashes[1:], range(1), parent=hashes[0])
