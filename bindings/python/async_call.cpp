@@ -113,9 +113,9 @@ std::unique_ptr<AsyncCall> load_async(nb::object self, const CacheObject& cache,
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
   const CopyOptions options = copy_options(first_layer, layers, timeout, stream);
+  client.claim_dropped();  // first: a client has a limited number of calls that are not claimed
   const Token token =
       value_of(client.call([&](Client& c) { return c.load_async(id, names.get(), to, options); }));
-  client.claim_dropped();
   return std::make_unique<AsyncCall>(std::move(self), client, token);
 }
 
@@ -130,10 +130,10 @@ std::unique_ptr<AsyncCall> store_async(nb::object self, const CacheObject& cache
   const std::vector<std::uint32_t> kept = stored_tokens(tokens);
   CopyOptions options = copy_options(timeout, stream);
   options.tokens = kept;
+  client.claim_dropped();
   const Token token = value_of(client.call([&](Client& c) {
     return c.store_async(id, before ? &*before : nullptr, names.get(), from, options);
   }));
-  client.claim_dropped();
   return std::make_unique<AsyncCall>(std::move(self), client, token);
 }
 

@@ -506,7 +506,7 @@ void add_client(nb::module_& module) {
           nb::sig("def namespaces(self) -> list[str]"),
           "Returns the names of the pool's namespaces, in the order in which they were opened:\n"
           "each one's model and geometry. For messages to people. A name longer than 416 bytes\n"
-          "is cut off.")
+          "is cut off. In a forked child: none.")
       .def("hash_tokens", &hash_tokens, nb::arg("tokens").none(),
            nb::arg("extra_keys") = nb::none(),
            nb::sig("def hash_tokens(self, tokens: cachalot.types.Tokens, "
@@ -630,7 +630,8 @@ void add_client(nb::module_& module) {
            "pages: page ids, all different. If a page is a block, block i goes to pages[i]; if\n"
            "    a block has n pages, to pages[i * n] to pages[i * n + n - 1]\n"
            "first_layer, layers: load only these layers, counted within this rank; layers\n"
-           "    None: all from first_layer on\n"
+           "    None: all from first_layer on. Fewer than all: no checksum is verified, because\n"
+           "    checksums are of whole blocks\n"
            "timeout: seconds for the whole call; None: no limit\n"
            "stream: GPU cache: the copies run after all work that is on this stream at the\n"
            "    call; None: the cache's stream\n"

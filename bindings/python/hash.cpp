@@ -148,8 +148,7 @@ Hashes::Hashes(nb::handle object) {
     return;
   }
   if (!PyList_CheckExact(object.ptr()) && PyObject_CheckBuffer(object.ptr())) {
-    memory_ = Memory::of(object, "hashes");
-    const Memory& memory = *memory_;
+    const Memory memory = Memory::of(object, "hashes");
     if (memory.shape.size() != 2 || memory.shape[1] != 2 ||
         memory.item_bytes != sizeof(std::uint64_t) || memory.kind != 'u' || memory.is_swapped ||
         !memory.is_contiguous ||
@@ -159,8 +158,9 @@ Hashes::Hashes(nb::handle object) {
           "order",
           memory.text().c_str());
     }
-    hashes_ = {static_cast<const BlockHash*>(memory.data),
-               static_cast<std::size_t>(memory.shape[0])};
+    const auto* const first = static_cast<const BlockHash*>(memory.data);
+    own_.assign(first, first + memory.shape[0]);
+    hashes_ = own_;
     return;
   }
   const nb::object items =

@@ -22,8 +22,8 @@ struct BlockHashes {
   std::span<const BlockHash> get() const { return std::span(*all).subspan(first, count); }
 };
 
-// An argument of a call: BlockHashes or an array (n, 2) of uint64, both without a copy, or a sequence of
-// BlockHash. Raises InvalidArgumentError or TypeError.
+// An argument of a call: BlockHashes, without a copy; an array (n, 2) of uint64, copied because other threads may write
+// it during the call; or a sequence of BlockHash. Raises InvalidArgumentError or TypeError.
 class Hashes {
  public:
   explicit Hashes(nb::handle object);
@@ -31,7 +31,6 @@ class Hashes {
 
  private:
   nb::object owner_;
-  std::optional<Memory> memory_;
   std::vector<BlockHash> own_;
   std::span<const BlockHash> hashes_;
 };

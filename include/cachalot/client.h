@@ -169,7 +169,8 @@ struct CopyOptions {
   // For the whole call. Limits every wait, also the wait for the next keeper; copies check it after
   // every 16 blocks. 0: the first check returns kTimeout.
   std::uint64_t timeout_ns = kNoTimeout;
-  std::uint32_t first_layer = 0;  // load only: counted within this rank
+  // Load only: layers of this rank. Fewer than all: no checksum is verified, because checksums are of whole blocks.
+  std::uint32_t first_layer = 0;
   std::uint32_t layers = kAllLayers;
   // GPU cache: the stream on which the copies run, after the work that was queued on it before the call. None:
   // the cache's.
@@ -500,13 +501,14 @@ class Client {
   // @errors kInvalidArgument: null, a size that is not 1 to 2^56 bytes, or overlap with a registered buffer
   Status register_buffer(void* data, std::uint64_t bytes);
   Status unregister_buffer(void* data);
+  // An object that this client's gets found damaged is not present, and its next put replaces it.
   // @shape present: [keys]
   Status exists(std::span<const std::string_view> keys, std::span<bool> present) const;
   // @return bytes stored; 0 if the key exists already
   // @errors kNoSpace; as store()
   Result<std::uint64_t> put(std::string_view key, std::span<const Buffer> parts);
   // @return bytes read
-  // @errors kNotFound; kInvalidArgument: the parts do not have the object's size, or overlap
+  // @errors kNotFound; kCorrupt: wrong checksum; kInvalidArgument: the parts do not have the object's size, or overlap
   Result<std::uint64_t> get(std::string_view key, std::span<const Buffer> parts);
 
   // --- Statistics -------------------------------------------------------------------------------
@@ -516,7 +518,8 @@ class Client {
   Status count_prompt(const PromptBlocks& prompt);
   Statistics statistics() const;
   // The names of the pool's namespaces, in the order in which they were opened: each one's model and geometry.
-  // For messages to people, for example why a pool has no hits. A name longer than 416 bytes is cut off.
+  // For messages to people, for example why a pool has no hits. A name longer than 416 bytes is cut off. In a forked
+  // child: none.
   std::vector<std::string> namespaces() const;
 
   // Internal: use attach().

@@ -63,6 +63,8 @@ struct KvGeometry {
   // Position of this rank in the model.
   std::uint32_t tp_rank = 0, tp_size = 1;
   std::uint32_t tp_replicas = 1;  // kGrouped: number of consecutive ranks with the same heads
+  // Engines that divide the model's layers among their stages in different ways need different salts: a rank's first
+  // layer is not known here.
   std::uint32_t pp_rank = 0, pp_size = 1;
 
   // The geometry of rank `tp_rank` of `tp_size` for a model of model_names(). Heads are split over the ranks;

@@ -71,6 +71,8 @@ Status Objects::exists(std::span<const std::string_view> keys, std::span<bool> p
     const std::size_t count = std::min(keys.size() - done, kBatch);
     for (std::size_t i = 0; i < count; ++i) names[i] = block_hash::hash_key(space_, keys[done + i]);
     session_.find_each({names.data(), count}, present.subspan(done, count));
+    for (std::size_t i = 0; i < count; ++i)
+      present[done + i] = present[done + i] && !session_.has_damaged(names[i]);
     done += count;
   }
   return {};
@@ -87,6 +89,7 @@ Result<std::uint64_t> Objects::put(std::string_view key, std::span<const Buffer>
                        most);
   }
   const BlockHash name = block_hash::hash_key(space_, key);
+  make_way(session_, {&name, 1}, {});
   pool::KeeperView view;
   pool::Found found;
   if (session_.lookup({&name, 1}, view, {&found, 1}) == 1) return std::uint64_t{0};
@@ -114,10 +117,11 @@ Result<std::uint64_t> Objects::put(std::string_view key, std::span<const Buffer>
   if (const std::optional<Code> reason = reason_of(verdict)) {
     return Error::make(*reason, "put: the keeper did not take the object: %s", code_name(*reason));
   }
+  const bool is_new = verdict == pool::Verdict::kCommitted;  // else another client was faster
   Counters::add(counters_.stores, 1);
-  Counters::add(counters_.stored_blocks, verdict == pool::Verdict::kCommitted);
-  Counters::add(counters_.stored_bytes, bytes);
-  return verdict == pool::Verdict::kCommitted ? bytes : std::uint64_t{0};
+  Counters::add(is_new ? counters_.stored_blocks : counters_.duplicate_blocks, 1);
+  if (is_new) Counters::add(counters_.stored_bytes, bytes);
+  return is_new ? bytes : std::uint64_t{0};
 }
 
 namespace {
@@ -195,7 +199,7 @@ Result<std::uint64_t> Objects::get_once(const BlockHash& name, std::span<const B
     return Error::make(Code::kStale, "get: the object was evicted while it was read");
   }
   if (outcome.is_damaged) {
-    Counters::add(counters_.damaged_blocks, 1);
+    session_.note_damage(found.entry);
     return Error::make(Code::kCorrupt, "get: the object's bytes do not match its checksum");
   }
   session_.report_hits({&found, 1});

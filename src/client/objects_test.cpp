@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include "pool/pool.h"
+#include "pool/reader/published_blocks.h"
 #include "testing/client/test_cluster.h"
 
 namespace cachalot::client {
@@ -116,6 +118,43 @@ TEST_P(ObjectsTest, WhatIsOutOfPlaceIsRefused) {
   EXPECT_EQ(code(client_.unregister_buffer(stranger.data())), Code::kNotFound);
   ASSERT_TRUE(client_.unregister_buffer(from_.data()));
   EXPECT_EQ(code(client_.put("l", {&good, 1})), Code::kInvalidArgument);
+}
+
+TEST_P(ObjectsTest, ADamagedObjectIsNotThereAnyMoreAndIsReplaced) {
+  ClientOptions options = cluster_.client_options();
+  options.checksums = true;
+  Client client = Engine::attach(options), other = Engine::attach(options);
+  const Buffer in{from_.data(), 100}, out{to_.data(), 100};
+  for (Client* const one : {&client, &other}) {
+    ASSERT_TRUE(one->register_buffer(from_.data(), from_.size()));
+    ASSERT_TRUE(one->register_buffer(to_.data(), to_.size()));
+  }
+  const auto exists = [](const Client& of) {
+    const std::string_view key = "key";
+    bool is_present = false;
+    EXPECT_TRUE(of.exists({&key, 1}, {&is_present, 1}));
+    return is_present;
+  };
+  ASSERT_EQ(*client.put("key", {&in, 1}), 100u);
+  Result<pool::Pool> pool = pool::Pool::open({cluster_.path()});
+  ASSERT_TRUE(pool);
+  pool::for_each_published(pool->access(), [&](const pool::Entry& entry) {
+    pool->access().for_each_extent(entry.block, 64,
+                                   [](std::byte* at, std::uint64_t) { *at ^= std::byte{1}; });
+  });
+  for (Client* const one : {&client, &other}) {
+    EXPECT_TRUE(exists(*one));  // it was not read yet
+    for (int round = 0; round < 2; ++round)
+      EXPECT_EQ(one->get("key", {&out, 1}).error().code, Code::kCorrupt);
+    EXPECT_EQ(one->statistics().damaged_blocks, 1u);
+    EXPECT_FALSE(exists(*one));
+  }
+  EXPECT_EQ(*client.put("key", {&in, 1}), 100u);
+  EXPECT_TRUE(exists(client));
+  EXPECT_TRUE(exists(other));
+  EXPECT_EQ(*other.put("key", {&in, 1}), 0u);  // the sound one stays
+  EXPECT_EQ(*other.get("key", {&out, 1}), 100u);
+  EXPECT_TRUE(std::equal(from_.begin(), from_.begin() + 100, to_.begin()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Domains, ObjectsTest, ::testing::Values("coherent", "noncoherent"));

@@ -274,6 +274,7 @@ Result<std::uint32_t> Session::evict(const BlockHash& hash, const Deadline& dead
 
 Result<pool::StorageAnswer> Session::ask_storage(std::span<const BlockHash> hashes,
                                                  std::uint32_t flags, const Deadline& deadline) {
+  CACHALOT_TRY(check_process());
   const Turn turn(*this, deadline);
   if (!turn) return no_turn("storage");
   CACHALOT_TRY(check_usable());
@@ -290,6 +291,7 @@ Result<Context> context_of(const Result<pool::ContextAnswer>& answer) {
 }  // namespace
 
 Result<Context> Session::create_context(const BlockHash& last, std::uint64_t seconds) {
+  CACHALOT_TRY(check_process());
   const Turn turn(*this, Deadline{});
   if (!turn) return no_turn("context");
   CACHALOT_TRY(check_usable());
@@ -297,6 +299,7 @@ Result<Context> Session::create_context(const BlockHash& last, std::uint64_t sec
 }
 
 Result<Context> Session::renew_context(std::uint64_t handle, std::uint64_t seconds) {
+  CACHALOT_TRY(check_process());
   const Turn turn(*this, Deadline{});
   if (!turn) return no_turn("context");
   CACHALOT_TRY(check_usable());
@@ -305,6 +308,7 @@ Result<Context> Session::renew_context(std::uint64_t handle, std::uint64_t secon
 
 Result<Context> Session::retain(std::string_view session, const BlockHash& last,
                                 std::uint64_t seconds) {
+  CACHALOT_TRY(check_process());
   const Turn turn(*this, Deadline{});
   if (!turn) return no_turn("retain");
   CACHALOT_TRY(check_usable());
@@ -312,6 +316,7 @@ Result<Context> Session::retain(std::string_view session, const BlockHash& last,
 }
 
 Status Session::drop_context(std::uint64_t handle) {
+  CACHALOT_TRY(check_process());
   const Turn turn(*this, Deadline{});
   if (!turn) return no_turn("context");
   CACHALOT_TRY(check_usable());
@@ -320,6 +325,14 @@ Status Session::drop_context(std::uint64_t handle) {
 
 void Session::note_damage(const pool::Entry& entry) {
   if (damaged_.add(entry)) Counters::add(counters_->damaged_blocks, 1);
+}
+
+bool Session::has_damaged(const BlockHash& hash) const {
+  const std::optional<pool::Entry> entry = damaged_.find(hash);
+  if (!entry) return false;
+  pool::KeeperView view;
+  pool::Found found;
+  return lookup({&hash, 1}, view, {&found, 1}) == 1 && pool::same_entry(found.entry, *entry);
 }
 
 Result<bool> Session::drop_damaged(const BlockHash& hash, const Deadline& deadline) {

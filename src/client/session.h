@@ -98,6 +98,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // Uses in which this session's loads found wrong bytes. note_damage() counts each once.
   DamagedBlocks& damaged() { return damaged_; }
   void note_damage(const pool::Entry& entry);
+  // Whether the pool still has the use of the block that this session found damaged.
+  bool has_damaged(const BlockHash& hash) const;
   // As OpaqueClient::drop_damaged. @errors also kTimeout: the deadline has passed
   Result<bool> drop_damaged(const BlockHash& hash, const Deadline& deadline = {});
   // False: the next call that needs the keeper attaches again first.
@@ -116,7 +118,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // Has the keeper drop a block and all blocks after it. @errors kNotFound; as pool::Client
   Result<std::uint32_t> evict(const BlockHash& hash, const Deadline& deadline);
 
-  // Holds the lock. Taking it passes the late hits, reservations and unpins to the client.
+  // Holds the lock. Taking it passes the late hits, reservations and unpins to the client. Not in a forked child, which
+  // lacks the thread that may hold it.
   class Turn {
    public:
     Turn(Session& session, const Deadline& deadline)

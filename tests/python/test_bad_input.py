@@ -359,6 +359,11 @@ def test_fork_after_attach(stored, pool):
         nonlocal loading, storing, running, keeper, client
         calls = [
             *calls_with_blocks(client, engine.cache, hashes),
+            lambda: client.has_storage(),
+            lambda: client.create_context(hashes, 9),
+            lambda: client.renew_context(1, 9),
+            lambda: client.drop_context(1),
+            lambda: client.retain("session", hashes, 9),
             lambda: loading.load_layer(0),
             lambda: storing.store_layer(0),
             lambda: running.wait(),
@@ -371,6 +376,8 @@ def test_fork_after_attach(stored, pool):
                 return False
             except cachalot.UnsupportedError:
                 pass
+        if client.namespaces() != []:
+            return False
         del loading, storing, running, keeper, calls  # nothing of it is the child's to end
         engine.client = client = None
         gc.collect()

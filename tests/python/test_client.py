@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import cachalot
-from conftest import GEOMETRY, Engine, attach, pool_totals, tokens_of
+from conftest import GEOMETRY, Engine, attach, pool_path, pool_totals, tokens_of
 
 
 def load_in_another_process(pool, hashes, expected, answer):
@@ -277,6 +277,40 @@ def test_calls_that_do_not_wait(engine, pool):
         [thread.join() for thread in threads]
         last = client.load_async(reader.cache, hashes, range(6))
     assert last.wait()  # what became of it is known after detaching
+
+
+def test_hashes_that_change_during_a_store_do_not_name_its_blocks():
+    serve = dict(pool=pool_path(), block_bytes=GEOMETRY.block_bytes, capacity_blocks=256)
+    keeper = cachalot.EmbeddedKeeper(**serve, keep_pool=True)
+    engine = Engine(keeper.pool, pages=64, recovery_s=60, keeper_timeout_s=60)
+    hashes = engine.client.hash_tokens(tokens_of(1, 4 * 64))
+    given, others = np.array(hashes), np.array(engine.client.hash_tokens(tokens_of(2, 4 * 64)))
+    has_begun = threading.Event()
+
+    class Pages:
+        def __iter__(self):
+            has_begun.set()
+            return iter(range(64))
+
+    keeper.stop()  # the store cannot end before the next one
+    storing = threading.Thread(target=engine.client.store, args=(engine.cache, given, Pages()))
+    storing.start()
+    has_begun.wait()
+    given[:] = others
+    with cachalot.EmbeddedKeeper(**serve) as keeper:
+        storing.join()
+        with engine.client as client:
+            assert client.lookup(hashes) == 64 and client.lookup_last(others) == 0
+    os.unlink(serve["pool"])
+
+
+def test_handles_that_were_dropped_make_room_for_calls(engine):
+    most = 1 << 16  # as AsyncCalls::kMostUnclaimed
+    calls = [engine.client.load_async(engine.cache, [], []) for _ in range(most)]
+    with pytest.raises(cachalot.NoSpaceError, match=f"{most} calls are under way or unclaimed"):
+        engine.client.load_async(engine.cache, [], [])
+    del calls
+    assert engine.client.load_async(engine.cache, [], []).result() == 0
 
 
 def test_a_store_that_does_not_wait_says_why_it_is_short(engine):

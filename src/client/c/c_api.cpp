@@ -119,16 +119,16 @@ const char* missing_of(const cachalot_client* client, const cachalot_block_hash*
 }
 
 cachalot_code begin_load(cachalot_client* client, uint32_t cache_id,
-                         std::span<const BlockHash> hashes, size_t count,
-                         std::span<const PageId> pages, const LayerOptions& options,
-                         cachalot_layer_load** load, size_t* blocks) {
+                         const cachalot_block_hash* hashes, size_t count, const uint32_t* pages,
+                         size_t page_count, const LayerOptions& options, cachalot_layer_load** load,
+                         size_t* blocks) {
   return guarded([&] {
-    if (client == nullptr) return missing("client");
-    if (hashes.size() != count) return missing("hashes");
+    if (const char* const name = missing_of(client, hashes, count, pages, page_count))
+      return missing(name);
     if (load == nullptr) return missing("load");
     *load = nullptr;
-    Result<Client::LayerLoad> begun =
-        client->client.begin_load(CacheId{cache_id}, hashes, pages, options);
+    Result<Client::LayerLoad> begun = client->client.begin_load(
+        CacheId{cache_id}, hashes_of(hashes, count), pages_of(pages, page_count), options);
     if (!begun) return fail(begun.error());
     if (blocks != nullptr) *blocks = begun->blocks();
     *load = new cachalot_layer_load{*std::move(begun)};
@@ -348,8 +348,7 @@ cachalot_code cachalot_begin_load(cachalot_client* client, uint32_t cache_id,
                                   const cachalot_block_hash* hashes, size_t count,
                                   const uint32_t* pages, size_t page_count,
                                   cachalot_layer_load** load, size_t* blocks) {
-  return begin_load(client, cache_id, hashes_of(hashes, count), count, pages_of(pages, page_count),
-                    {}, load, blocks);
+  return begin_load(client, cache_id, hashes, count, pages, page_count, {}, load, blocks);
 }
 
 cachalot_code cachalot_begin_pinned_load(cachalot_client* client, uint32_t cache_id,
@@ -358,8 +357,7 @@ cachalot_code cachalot_begin_pinned_load(cachalot_client* client, uint32_t cache
                                          cachalot_layer_load** load, size_t* blocks) {
   LayerOptions options;
   options.pinned = true;
-  return begin_load(client, cache_id, hashes_of(hashes, count), count, pages_of(pages, page_count),
-                    options, load, blocks);
+  return begin_load(client, cache_id, hashes, count, pages, page_count, options, load, blocks);
 }
 
 cachalot_code cachalot_start_load_layer(cachalot_layer_load* load, uint32_t layer) {

@@ -275,6 +275,9 @@ TEST_F(CApiTest, NullWithACountIsNamed) {
   refused(cachalot_load(client, 1, &hash, 1, nullptr, 1, 0, nullptr), "pages: is null");
   refused(cachalot_store_async(client, 1, nullptr, &hash, 1, nullptr, SIZE_MAX, 0, &token),
           "pages: is null");
+  cachalot_layer_load* load = nullptr;
+  refused(cachalot_begin_load(client, 1, &hash, 1, nullptr, 1, &load, nullptr), "pages: is null");
+  refused(cachalot_begin_load(client, 1, nullptr, 1, &page, 1, &load, nullptr), "hashes: is null");
   // Null ranges with a count do not mean "all tokens".
   const cachalot_token_ranges ranges{nullptr, 3};
   refused(cachalot_load_tokens(client, 1, &hash, 1, &page, 1, &ranges, 0, nullptr),

@@ -410,6 +410,50 @@ TEST_P(GpuCacheTest, ALayerOfSeveralHeadGroupsIsALaunchForEach) {
   EXPECT_EQ(engine.client.statistics().damaged_blocks, 0u);
 }
 
+TEST_P(GpuCacheTest, ALayerThatIsRefusedInOneHeadGroupIsRightTheNextTime) {
+  ClientOptions with = options();
+  with.share_tp = 2;
+  with.checksums = true;
+  GpuEngine engine(machine_, with);
+  const auto refuse_second_group = [&](const auto& call) {
+    machine_.fake.failing["launch"] = gpu::kOutOfMemory;
+    machine_.fake.passing["launch"] = 1;
+    const auto result = call();
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.error().code, Code::kNoSpace);
+    machine_.fake.failing.clear();
+  };
+  std::uint64_t prompt = 0;
+  for (const bool starts : {true, false}) {
+    SCOPED_TRACE(starts);
+    const auto hashes = engine.client.hash_tokens(tokens_of(++prompt, 2 * 4));
+    for (PageId i = 0; i < 2; ++i) engine.compute(hashes[i], i);
+    Result<Client::LayerStore> store =
+        engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
+    ASSERT_TRUE(store);
+    refuse_second_group([&] { return starts ? store->start_layer(0) : store->store_layer(0); });
+    for (std::uint32_t layer = 0; layer < 3; ++layer) ASSERT_TRUE(store->store_layer(layer));
+    ASSERT_EQ(store->finish()->written, 2u);
+    engine.clear();
+    EXPECT_EQ(*engine.client.load(engine.cache, hashes, pages_from(0, 2)), 2u);
+    EXPECT_TRUE(engine.holds(hashes[0], 0) && engine.holds(hashes[1], 1));
+
+    const auto others = engine.store(++prompt, 2);
+    engine.clear();
+    Result<Client::LayerLoad> load =
+        engine.client.begin_load(engine.cache, others, pages_from(0, 2));
+    ASSERT_TRUE(load);
+    if (starts) {
+      refuse_second_group([&] { return load->start_layer(0); });
+    } else {
+      refuse_second_group([&] { return load->load_layer(0); });
+    }
+    for (std::uint32_t layer = 0; layer < 3; ++layer) EXPECT_EQ(*load->load_layer(layer), 2u);
+    EXPECT_TRUE(engine.holds(others[0], 0) && engine.holds(others[1], 1));
+  }
+  EXPECT_EQ(engine.client.statistics().damaged_blocks, 0u);
+}
+
 TEST_P(GpuCacheTest, BlocksThatGoWhileLayersAreUnderWayDoNotCount) {
   GpuEngine engine(machine_, options());
   const auto hashes = engine.store(1, 2);

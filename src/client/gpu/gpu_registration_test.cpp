@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <chrono>
+#include <future>
+#include <optional>
 #include <thread>
 
 #include "testing/client/test_gpu.h"
@@ -65,6 +68,31 @@ TEST_P(GpuRegistrationTest, TheGpusOfAClientShareThePool) {
     machine_.free(from);
     machine_.free(to);
   }
+}
+
+// To page-lock a large pool takes minutes.
+TEST_P(GpuRegistrationTest, StatisticsDoNotWaitForAGpuThatIsBeingOpened) {
+  PagedCache cache = machine_.cache_on(0, options().geometry, 4);
+  {
+    std::optional<Client> client;
+    std::thread asking;
+    bool is_told = false;
+    Result<Client> attached = client::attach(options(), [&](int ordinal) {
+      std::promise<void> told;
+      asking = std::thread([&] {
+        (void)client->statistics();
+        told.set_value();
+      });
+      is_told = told.get_future().wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+      return machine_.opener()(ordinal);
+    });
+    ASSERT_TRUE(attached);
+    client.emplace(*std::move(attached));
+    EXPECT_TRUE(client->register_cache(cache));
+    EXPECT_TRUE(is_told);
+    asking.join();
+  }
+  machine_.free(cache);
 }
 
 TEST_P(GpuRegistrationTest, ALayerLoadKeepsThePoolRegisteredAfterItsClient) {

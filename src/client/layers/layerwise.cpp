@@ -89,6 +89,12 @@ client::GroupCopies Client::LayerLoad::Impl::copies() {
   return all;
 }
 
+// The copies of some head groups may have ended, and be in the running checksums: the next try would add them again.
+Error Client::LayerLoad::Impl::refused(const Error& error) {
+  layers.break_order();
+  return error;
+}
+
 Status Client::LayerLoad::Impl::copy(std::uint32_t layer) {
   CACHALOT_TRY_ASSIGN(const client::CacheUse use, cache.use());
   CACHALOT_TRY(use->check_stream(stream));
@@ -104,9 +110,10 @@ Status Client::LayerLoad::Impl::start_layer(std::uint32_t layer) {
     return Error::make(Code::kInvalidArgument, "load: every layer is loaded; begin another one");
   CACHALOT_TRY((*cache).check_stream(stream));
   if (layers.is_done(layer)) layers.break_order();
-  CACHALOT_TRY_ASSIGN(client::StartedCopies copies_of_layer,
-                      (*cache).start_scatter(copies(), {layer, layer + 1}, stream));
-  started.add(layer, std::move(copies_of_layer));
+  Result<client::StartedCopies> copies_of_layer =
+      (*cache).start_scatter(copies(), {layer, layer + 1}, stream);
+  if (!copies_of_layer) return refused(copies_of_layer.error());
+  started.add(layer, *std::move(copies_of_layer));
   return {};
 }
 
@@ -136,7 +143,8 @@ Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
   const KvGeometry& geometry = cache.cache().geometry();
   CACHALOT_TRY(check_layer(layer, geometry));
   layers.begin(layer);
-  CACHALOT_TRY(started.has(layer) ? started.wait(layer) : copy(layer));
+  if (const Status copied = started.has(layer) ? started.wait(layer) : copy(layer); !copied)
+    return refused(copied.error());
   Counters::add(session->counters().copied_bytes, hit.found().size() * geometry.layer_bytes());
   const bool was_complete = !layers.first_missing();
   layers.finish(layer);
@@ -317,8 +325,9 @@ void Client::LayerStore::Impl::end_reservations() {
   }
 }
 
-// After kIo the blocks are withheld.
+// After kIo the blocks are withheld. After another error the running checksums may have the layer in some head groups.
 Status Client::LayerStore::Impl::end_copies(Status copied) {
+  if (!copied) layers.break_order();
   if (!copied && copied.error().code == Code::kIo) {
     if (!started.empty()) (void)started.wait_for_all();
     is_lost = true;

@@ -43,6 +43,7 @@ struct Client::LayerLoad::Impl {
  private:
   client::GroupCopies copies();
   Status copy(std::uint32_t layer);
+  Error refused(const Error& error);
   void check_bytes();
   std::uint64_t hash_in_pool(std::size_t block) const;
 };

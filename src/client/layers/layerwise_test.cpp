@@ -164,6 +164,18 @@ void damage(const std::string& path, std::span<const std::byte> bytes) {
   file.put(static_cast<char>(~all[at]));
 }
 
+TEST_P(LayerwiseTest, ALoadOfAllLayersIsVerifiedHoweverTheyAreGiven) {
+  ClientOptions options = cluster_.client_options();
+  options.checksums = true;
+  Engine writer(options), reader(options);
+  const auto hashes = computed(writer, 5, 3);
+  ASSERT_EQ(writer.client.store(writer.cache, nullptr, hashes, pages(3))->written, 3u);
+  damage(cluster_.path(), std::span(writer.memory[1]).subspan(writer.page_bytes(), 64));
+  const CopyOptions all = {.first_layer = 0, .layers = options.geometry.layers};
+  EXPECT_EQ(*reader.client.load(reader.cache, hashes, pages(3), all), 1u);
+  EXPECT_EQ(reader.client.statistics().damaged_blocks, 1u);
+}
+
 TEST_P(LayerwiseTest, ChecksumsAreVerifiedInEveryBlockOrderAndEveryOrderOfLayers) {
   for (const char* order : {"layer_first", "layer_first_hnd", "page_first", "page_first_direct"}) {
     for (const std::vector<std::uint32_t>& layers :

@@ -103,7 +103,8 @@ Result<KvGeometry> check_options(const ClientOptions& options) {
 
 Result<kv::LayerRange> range_of(const CopyOptions& options, const KvGeometry& geometry) {
   const std::uint32_t first = options.first_layer;
-  if (first == 0 && options.layers == kAllLayers) return kv::LayerRange{};
+  const bool has_all = options.layers == kAllLayers || options.layers == geometry.layers;
+  if (first == 0 && has_all) return kv::LayerRange{};  // whole blocks, which have checksums
   const std::uint64_t layers = options.layers == kAllLayers
                                    ? geometry.layers - std::min(first, geometry.layers)
                                    : options.layers;
@@ -511,6 +512,7 @@ Statistics Client::statistics() const {
 
 std::vector<std::string> Client::namespaces() const {
   std::vector<std::string> names;
+  if (!impl_->session->check_process()) return names;  // the pool is not mapped there
   for (pool::NamespaceName& one : impl_->session->pool().state().read_namespaces())
     names.push_back(std::move(one.name));
   return names;

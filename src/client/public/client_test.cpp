@@ -2,6 +2,8 @@
 #include <sys/wait.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -587,7 +589,8 @@ TEST_F(ClientTest, AForkedChildIsToldToAttachAgain) {
     is_told = is_told && engine.client.wait(*before).error().code == Code::kUnsupported;
     is_told = is_told && engine.client.poll(*before).error().code == Code::kUnsupported;
     is_told = is_told && engine.client.cancel(*before).error().code == Code::kUnsupported;
-    engine.client = std::move(nobody);  // its threads do not exist here
+    is_told = is_told && engine.client.namespaces().empty();  // the pool is not mapped here
+    engine.client = std::move(nobody);                        // its threads do not exist here
     cluster_.keeper() = std::move(moved_from);
     _exit(is_told ? 0 : 1);
   }
@@ -595,6 +598,44 @@ TEST_F(ClientTest, AForkedChildIsToldToAttachAgain) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   EXPECT_EQ(*engine.client.lookup(hashes), 2u);
+}
+
+TEST_F(ClientTest, AForkedChildDoesNotWaitForACallOfItsParent) {
+  ClientOptions options = cluster_.client_options();
+  options.recovery_ns = options.keeper_timeout_ns = 60'000'000'000;
+  Engine engine(options);
+  const auto hashes = engine.client.hash_tokens(tokens_of(12, 4));
+  ASSERT_TRUE(cluster_.keeper().stop());
+  std::atomic<bool> is_over = false;
+  std::thread storing([&] {  // holds the client's lock while it waits for the next keeper
+    while (!is_over)
+      (void)engine.client.store(engine.cache, nullptr, hashes, pages(1),
+                                {.timeout_ns = 2'000'000'000});
+  });
+  const auto is_waited_for = [&] {
+    const Result<Prefetched> found = engine.client.prefetch(hashes, 1);
+    return !found && std::strstr(found.error().message, "another thread's call") != nullptr;
+  };
+  for (int tries = 0; tries < 100 && !is_waited_for(); ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the lock is not fair
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    const auto is_refused = [](const auto& result) {
+      return !result && result.error().code == Code::kUnsupported;
+    };
+    Client& client = engine.client;
+    const bool is_told =
+        is_refused(client.has_storage()) && is_refused(client.create_context(hashes[0], 9)) &&
+        is_refused(client.renew_context(1, 9)) && is_refused(client.drop_context(1)) &&
+        is_refused(client.retain("session", hashes[0], 9));
+    _exit(is_told ? 0 : 1);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  is_over = true;
+  storing.join();
 }
 
 }  // namespace

@@ -126,7 +126,7 @@ Result<StreamLoan> Gpu::borrow_behind(const StreamMark& mark) {
 }
 
 Result<Gpu*> Gpus::find_or_open(int ordinal) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard opening(opening_);
   const auto found = gpus_.find(ordinal);
   if (found != gpus_.end()) return found->second.get();
   CACHALOT_TRY_ASSIGN(std::unique_ptr<CudaDevice> device, open_(ordinal));
@@ -139,13 +139,13 @@ Result<Gpu*> Gpus::find_or_open(int ordinal) {
   } else {
     CACHALOT_TRY(device->share_pool(gpus_.begin()->second->device()));
   }
-  const auto added =
-      gpus_.emplace(ordinal, std::make_unique<Gpu>(ordinal, std::move(device))).first;
-  return added->second.get();
+  auto gpu = std::make_unique<Gpu>(ordinal, std::move(device));
+  const std::lock_guard lock(mutex_);
+  return gpus_.emplace(ordinal, std::move(gpu)).first->second.get();
 }
 
 Status Gpus::add_pool(std::byte* at, std::uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard opening(opening_);
   if (!gpus_.empty()) {
     CudaDevice& first = gpus_.begin()->second->device();
     CACHALOT_TRY(first.register_pool(at, bytes));

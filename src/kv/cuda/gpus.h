@@ -156,9 +156,11 @@ class Gpus {
     std::byte* at;
     std::uint64_t bytes;
   };
-  std::mutex mutex_;
+  // Page-locking a pool takes minutes: only calls that do it themselves wait for it.
+  std::mutex opening_;  // taken first
   std::vector<Range> more_;
-  std::map<int, std::unique_ptr<Gpu>> gpus_;
+  std::mutex mutex_;
+  std::map<int, std::unique_ptr<Gpu>> gpus_;  // changes under both
 };
 
 // Never destroys the object.

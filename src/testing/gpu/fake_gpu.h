@@ -43,6 +43,7 @@ class FakeMachine {
   std::set<int> missing_attributes;         // of all devices
   std::set<std::pair<int, int>> strangers;  // (device, peer) without access
   std::map<std::string, int> failing;       // what these functions return, if not 0
+  std::map<std::string, int> passing;       // so many calls of those work before they fail
   std::size_t failing_copy = kNoCopy;       // of a batch that fails
   // What the driver answers about a stream that was destroyed; and whether it still names its context.
   int of_destroyed_streams = kInvalidHandle;
