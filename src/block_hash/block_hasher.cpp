@@ -44,7 +44,8 @@ void append_plainly(std::string& to, const ExtraKeyPart& part) {
   to.append(bytes);
 }
 
-void encode_plainly(std::string& to, const Digest& parent, std::span<const std::uint32_t> ids,
+template <class Id>
+void encode_plainly(std::string& to, const Digest& parent, std::span<const Id> ids,
                     std::span<const ExtraKey> extra_keys) {
   to.append(reinterpret_cast<const char*>(parent.bytes.data()), 16);
   to.append(reinterpret_cast<const char*>(ids.data()), ids.size_bytes());
@@ -52,17 +53,18 @@ void encode_plainly(std::string& to, const Digest& parent, std::span<const std::
     append_word(to, key.size());
     for (const ExtraKeyPart& part : key) append_plainly(to, part);
   }
-  append_word(to, ids.size() | std::uint64_t{sizeof(std::uint32_t)} << 32 |
-                      std::uint64_t{extra_keys.size()} << 40);
+  append_word(
+      to, ids.size() | std::uint64_t{sizeof(Id)} << 32 | std::uint64_t{extra_keys.size()} << 40);
 }
 
-void encode_as_cbor(std::string& to, const Digest& parent, std::span<const std::uint32_t> ids,
+template <class Id>
+void encode_as_cbor(std::string& to, const Digest& parent, std::span<const Id> ids,
                     std::span<const ExtraKey> extra_keys) {
   CborWriter cbor(to);
   cbor.array(3);
   cbor.bytes(parent.bytes.data(), parent.size_bytes);
   cbor.array(ids.size());
-  for (const std::uint32_t id : ids) cbor.natural(id);
+  for (const Id id : ids) cbor.natural(id);
   if (extra_keys.empty()) {
     cbor.null();
     return;
@@ -186,7 +188,8 @@ Digest BlockHasher::digest_of_buffer() {
   return sha256_ != nullptr ? sha256_->digest(buffer_) : xxh3_digest(buffer_, seed_);
 }
 
-Digest BlockHasher::next(const Digest& parent, std::span<const std::uint32_t> ids,
+template <class Id>
+Digest BlockHasher::hash(const Digest& parent, std::span<const Id> ids,
                          std::span<const ExtraKey> extra_keys) {
   CACHALOT_CHECK(ids.size() <= 0xffffffffu && extra_keys.size() <= 0xffffffu);
   CACHALOT_CHECK(parent.size_bytes == root_.size_bytes);
@@ -197,6 +200,16 @@ Digest BlockHasher::next(const Digest& parent, std::span<const std::uint32_t> id
     encode_as_cbor(buffer_, parent, ids, extra_keys);
   }
   return digest_of_buffer();
+}
+
+Digest BlockHasher::next(const Digest& parent, std::span<const std::uint32_t> ids,
+                         std::span<const ExtraKey> extra_keys) {
+  return hash(parent, ids, extra_keys);
+}
+
+Digest BlockHasher::next(const Digest& parent, std::span<const std::uint64_t> ids,
+                         std::span<const ExtraKey> extra_keys) {
+  return hash(parent, ids, extra_keys);
 }
 
 Digest BlockHasher::hash_blocks(const Digest& parent, std::span<const std::uint32_t> ids,

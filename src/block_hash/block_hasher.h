@@ -8,10 +8,10 @@
 // What is hashed by xxh3_128 (XXH3-128 with the namespace's 64-bit seed), little-endian throughout:
 //
 //   parent        16 bytes, the parent's digest as printed; zero for the first block of a chain
-//   ids           4 bytes each
+//   ids           4 bytes each (std::uint32_t) or 8 bytes each (std::uint64_t)
 //   extra keys    each: u64 number of parts, then each part: u64 kind, and
 //                 0 text, 1 bytes: u64 length, the bytes; 2 integer: i64
-//   trailer       u64: number of ids | 4 << 32 | number of extra keys << 40
+//   trailer       u64: number of ids | bytes per id << 32 | number of extra keys << 40
 //
 // The trailer makes the encoding unambiguous: no two inputs share their bytes.
 // By sha256_cbor and xxhash_cbor: canonical CBOR (RFC 8949 §4.2.1) of
@@ -78,6 +78,8 @@ class BlockHasher {
   // @source vLLM 0.32, kv_cache_utils.hash_block_tokens, for the CBOR algorithms
   Digest next(const Digest& parent, std::span<const std::uint32_t> ids,
               std::span<const ExtraKey> extra_keys = {});
+  Digest next(const Digest& parent, std::span<const std::uint64_t> ids,
+              std::span<const ExtraKey> extra_keys = {});
 
   // Hashes whole blocks of `block_ids` ids from `parent` on, as many as there are in `ids` and fit
   // into `hashes`; returns the digest of the last (parent if none). A partial block is left out.
@@ -91,6 +93,8 @@ class BlockHasher {
 
   BlockHasher(HashAlgorithm algorithm, std::uint64_t seed, std::unique_ptr<Sha256> sha256);
 
+  template <class Id>
+  Digest hash(const Digest& parent, std::span<const Id> ids, std::span<const ExtraKey> extra_keys);
   Digest digest_of_buffer();
 
   HashAlgorithm algorithm_;

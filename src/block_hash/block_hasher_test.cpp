@@ -103,6 +103,16 @@ TEST(Sha256Cbor, MatchesVllmForIdsOfEveryLength) {
                                           2147483647, 7,  8,  9,   10,  11,    12,    13};
   const std::string expected = "4382f31e8dce597e0ce01d7b7e150a64595eaa19b79961623d11b4528999c601";
   EXPECT_EQ(hasher.next(hasher.root(), ids).hex(), expected);
+  const std::vector<std::uint64_t> wide(ids.begin(), ids.end());
+  EXPECT_EQ(hasher.next(hasher.root(), wide).hex(), expected);
+}
+
+// From python3-cbor2's canonical form of (digest, (2**64 - 1, 2**32), None).
+TEST(Sha256Cbor, TakesIdsOf64Bits) {
+  BlockHasher hasher = vllm(HashAlgorithm::kSha256Cbor);
+  const std::vector<std::uint64_t> ids = {~std::uint64_t{0}, std::uint64_t{1} << 32};
+  EXPECT_EQ(hasher.next(hasher.root(), ids).hex(),
+            "8189e8b5ce2aa382137c73ad7a25136261b2c6352b05f53b5a455d05d9662aee");
 }
 
 TEST(XxhashCbor, MatchesVllm) {
@@ -130,6 +140,8 @@ TEST(Xxh3, HashesTheDocumentedBytes) {
   const Digest first = hasher.next(hasher.root(), ids_from(0));
   EXPECT_EQ(first.hex(), "d98cd4da68dde770ca39719b081cd7d5");
   EXPECT_EQ(hasher.next(first, ids_from(16)).hex(), "2748efc79290aee177c657e12e5aa5d5");
+  const std::vector<std::uint64_t> wide = {1, ~std::uint64_t{0}};
+  EXPECT_EQ(hasher.next(hasher.root(), wide).hex(), "4913269ea70b704e3c5e14e1d279260b");
   const ExtraKey keys[] = {kLora, kImage, embeddings_key()};
   EXPECT_EQ(hasher.next(hasher.root(), ids_from(0), keys).hex(),
             "9853f01ca0e812f8316297a6f0799794");
@@ -145,7 +157,9 @@ TEST(Xxh3, DistinguishesWhatCouldBeTakenForEachOther) {
   BlockHasher hasher = BlockHasher::xxh3(make_namespace("abc"));
   std::vector<Digest> digests;
   const std::vector<std::uint32_t> narrow = {1, 0};
+  const std::vector<std::uint64_t> wide = {1};  // the same bytes
   digests.push_back(hasher.next(hasher.root(), narrow));
+  digests.push_back(hasher.next(hasher.root(), wide));
   const ExtraKeys of_keys[] = {{{"ab"}},
                                {{"a"}, {"b"}},
                                {{"a", "b"}},
