@@ -116,7 +116,7 @@ struct ClientOptions {
   // write to. Every process that may write to a pool can change what this client loads.
   bool allow_foreign_pool = false;
   // Upper limits of each wait inside a call. CopyOptions::timeout_ns limits the whole call.
-  std::uint64_t keeper_timeout_ns = 5'000'000'000;  // waiting for an answer of the keeper
+  std::uint64_t keeper_timeout_ns = 5'000'000'000;  // the keeper's answer, a pool in the making
   std::uint64_t recovery_ns = 2'000'000'000;        // store: waiting for the next keeper
 
   // Records requests into this file (trace_recorder.h). recorded_call kLookup: each lookup() is a request.

@@ -1,7 +1,9 @@
 #include "client/session.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string_view>
+#include <thread>
 
 #include "base/clock.h"
 #include "client/fork_guard.h"
@@ -60,15 +62,26 @@ Error of_pool(const std::string& path, const Error& error) {
   return named;
 }
 
+// Waits for a pool that another process is making. Its file is there before the pool is.
+Result<pool::Pool> open_made_pool(const ClientOptions& options) {
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  const std::uint64_t until_ns = now_ns + std::min(options.keeper_timeout_ns, ~now_ns);
+  for (;;) {
+    Result<pool::Pool> pool =
+        pool::Pool::open(options.pool, {.allow_foreign = options.allow_foreign_pool});
+    const bool is_in_the_making = !pool && pool.error().code == Code::kBusy;
+    if (!is_in_the_making || base::SteadyClock::read() >= until_ns) return pool;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 }  // namespace
 
 Result<std::shared_ptr<Session>> Session::open(
     const ClientOptions& options, const std::string& fingerprint, const std::string& name,
     kv::Gpus::Open open_gpu, const std::function<Status(const pool::Geometry&)>& fits,
     std::uint32_t chains) {
-  CACHALOT_TRY_ASSIGN(
-      pool::Pool pool,
-      pool::Pool::open(options.pool, {.allow_foreign = options.allow_foreign_pool}));
+  CACHALOT_TRY_ASSIGN(pool::Pool pool, open_made_pool(options));
   const std::string& path = options.pool.front();  // Pool::open() has seen that there is one
   if (const Status fit = fits(pool.access().geometry); !fit) return of_pool(path, fit.error());
   pool::ClientOptions attach;

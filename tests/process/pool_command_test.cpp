@@ -340,6 +340,12 @@ TEST_F(PoolCommand, AFenceFreesWhatASuspectHeld) {
   EXPECT_EQ(info(path)["counters"]["suspicions"], 1);
   expect_error(run({"get", "key", "--pool", path, "--client-slot", "3"}), 3, {path, "slot 3"});
 
+  EXPECT_NE(run({"pool", "info", path}).out.find("1 held (slot 3, pid " + std::to_string(getpid())),
+            std::string::npos);
+  const Outcome doctor = run({"doctor", "--pool", path});
+  EXPECT_NE(doctor.out.find("its blocks are free when it has ended"), std::string::npos)
+      << doctor.out;
+
   const Outcome fenced = run({"pool", "fence", path, "--client", "3", "--json", "-"});
   expect_done(fenced);
   EXPECT_EQ(fenced.json(), (nlohmann::json{{"client", 3}, {"host", nullptr}, {"released", held}}));
@@ -352,6 +358,29 @@ TEST_F(PoolCommand, AFenceFreesWhatASuspectHeld) {
   Result<pool::PoolClient> alive = pool->attach({}, 2);
   ASSERT_TRUE(alive) << alive.error().message;
   expect_error(run({"pool", "fence", path, "--client", "2"}), 3, {path, "slot 2", "served"});
+}
+
+// It may only stand still.
+TEST_F(PoolCommand, FenceWarnsOfAProcessThatLives) {
+  const std::string path = create_pool("kv");
+  Serving keeper({"serve", path, "--suspect-after", "100"});
+  ASSERT_TRUE(keeper.is_ready());
+  Result<pool::Pool> pool = pool::Pool::open({path});
+  ASSERT_TRUE(pool);
+  pool::ClientOptions options;
+  options.renew_interval_ns = 0;
+  Result<pool::PoolClient> suspect = pool->attach(options, 3);
+  ASSERT_TRUE(suspect) << suspect.error().message;
+  const std::vector<std::byte> bytes(100);
+  ASSERT_TRUE((*suspect)->post_put(nullptr, {{1, 2}, bytes}));
+  ASSERT_TRUE((*suspect)->drain());
+  while (info(path)["accounting"]["quarantined_blocks"] == 0) sched_yield();
+  const Outcome fenced = run({"pool", "fence", path, "--client", "3"});
+  expect_done(fenced);
+  EXPECT_NE(fenced.err.find("its process " + std::to_string(getpid()) + " lives: kill it"),
+            std::string::npos)
+      << fenced.err;
+  (*suspect)->renew();
 }
 
 TEST_F(PoolCommand, OperatorsGetInWhereEnginesHaveAllSlots) {

@@ -49,6 +49,8 @@ def test_the_line_has_the_bytes_of_a_ranks_block(tmp_path, config, flags, expect
     (json.dumps({**LLAMA, "full_attention_interval": 4}), (), "full_attention_interval: the engine alone"),
     (json.dumps({**DEEPSEEK, "index_head_dim": 128}), (), "index_head_dim: the engine alone"),
     (json.dumps(LLAMA), ("-tp", "3"), "8 KV heads on 3 ranks"),
+    (json.dumps(LLAMA), ("--kv-cache-dtype", "f8"), "--kv-cache-dtype: f8, expected one of auto"),
+    (json.dumps(LLAMA), ("--size", "64gb"), "--size: 64gb, expected a number and a unit"),
     (json.dumps(LLAMA), ("--block-size", "0"), "--block-size: 0, expected at least 1"),
     (None, (), "No such file"),
 ])

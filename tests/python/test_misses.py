@@ -86,6 +86,16 @@ def test_an_engine_with_more_ranks(small_pool):
         "namespaces 1 and 2 share no block: they differ in stored heads (2, 1), stored shard (0/1, 0/2)")
 
 
+def test_an_engine_with_another_salt(small_pool):
+    writer = Engine(small_pool)
+    with writer.client as client:
+        client.store(writer.cache, client.hash_tokens(tokens_of(1, 32)), range(8))
+    with attach(small_pool, salt="another") as client:
+        client.lookup(client.hash_tokens(tokens_of(1, 32)))
+    assert causes(small_pool)["other_namespace"] == (
+        "namespaces 1 and 2 share no block: they differ in what names do not show (salt, hash, block order)")
+
+
 def test_of_several_namespaces_one_of_the_same_model_is_compared(small_pool):
     """The one of another model differs in one part, that of the same model in two."""
     for model, fields in (("A@1", dict(layers=2)), ("B@1", {}), ("A@1", dict(kv_heads=1, tp_size=2, layers=2))):

@@ -60,11 +60,13 @@ Finding check_state(const std::string& path, const pool::Pool& pool) {
   const Json accounting = all.value("accounting", Json::object());
   const auto number = [&](const char* name) { return accounting.value(name, std::uint64_t{0}); };
   if (number("bad_blocks") + number("quarantined_blocks") != 0)
-    return {"pool", Health::kWarning,
-            path + ": " + std::to_string(number("bad_blocks")) + " bad and " +
-                std::to_string(number("quarantined_blocks")) + " quarantined blocks",
-            "an engine may have died or hang: cachalot pool info names it, cachalot pool fence "
-            "ends it"};
+    return {
+        "pool", Health::kWarning,
+        path + ": " + std::to_string(number("bad_blocks")) + " bad and " +
+            std::to_string(number("quarantined_blocks")) + " quarantined blocks",
+        "an engine hangs, or died where the keeper cannot see it: cachalot pool info names the "
+        "process that is held; its blocks are free when it has ended. cachalot pool fence is for "
+        "a process that has ended elsewhere: one that runs on writes into blocks of others"};
   const Json causes = all["misses"]["causes"];
   if (!causes.empty() && causes[0]["cause"] == "other_namespace")
     return {"pool", Health::kWarning, path + ": " + causes[0]["detail"].get<std::string>(),

@@ -69,7 +69,8 @@ Json describe_misses(const Json& description) {
                             });
   const bool has_engines = attached.size() > (has_own_slot ? 1 : 0);
   if (number_if_any(totals, "prompts") == 0 && has_engines)
-    add_cause(causes, "short_prompt", "no prompt has asked for a block: each was shorter than one");
+    add_cause(causes, "short_prompt",
+              "no prompt has asked for a block: none came, or each was shorter than one");
   if (missed != 0) {
     add_cause(causes, "source_down", down_source(description));
     add_cause(causes, "other_namespace", other_namespaces(description));

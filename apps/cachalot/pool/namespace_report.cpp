@@ -154,7 +154,9 @@ Json describe_namespaces(const pool::PoolState& state) {
     for (std::size_t j = 0; j < namespaces.size(); ++j) {
       if (models[j] != models[i]) continue;  // it would share no block in any case
       const pool::NamespaceName& other = namespaces[j];
-      const std::vector<std::string> parts = differences(one.name, other.name);
+      std::vector<std::string> parts = differences(one.name, other.name);
+      if (j != i && one.name == other.name)
+        parts = {"what names do not show (salt, hash, block order)"};
       if (parts.empty() || parts.size() >= least) continue;
       least = parts.size();
       all["differs_from"] = {{"id", other.id}, {"in", parts}};

@@ -7,6 +7,7 @@
 #include "client_flags.h"
 #include "command.h"
 #include "output.h"
+#include "pool/hosts/host_evidence.h"
 #include "values.h"
 
 namespace cachalot::apps {
@@ -37,6 +38,20 @@ Result<std::uint32_t> fence_host(Attached& attached, std::uint32_t host) {
   return released;
 }
 
+// Nothing is refused: the operator may be about to kill it, and may know more.
+void warn_of_the_living(const Attached& attached, std::uint32_t slot) {
+  const pool::ViewLine view = attached.pool.state().read_view(slot);
+  const Result<pool::HostEvidence> evidence = pool::HostEvidence::make();
+  if ((view.flags & pool::kViewHeld) == 0 || !evidence ||
+      !evidence->is_alive(pool::identity_of(view)))
+    return;
+  std::fprintf(
+      stderr,
+      "cachalot: warning: client slot %u: its process %u lives: kill it before it runs on; "
+      "it would write into blocks that others have by then\n",
+      slot, view.pid);
+}
+
 Result<std::uint32_t> release(const FenceOptions& options, Attached& attached) {
   if (options.unknown) return attached.client->requests().fence_unknown();
   if (options.fenced_host) return fence_host(attached, *options.fenced_host);
@@ -50,6 +65,9 @@ Status fence(const FenceOptions& options) {
   }
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.client.paths));
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
+  if (options.fenced && options.json.empty() &&
+      *options.fenced < attached.pool.access().geometry.clients)
+    warn_of_the_living(attached, *options.fenced);
   CACHALOT_TRY_ASSIGN(const std::uint32_t released,
                       of_keeper(attached, release(options, attached)));
   std::fprintf(human_output(options.json), "released %u block%s\n", released,

@@ -50,14 +50,18 @@ std::string keeper_text(const Json& keeper) {
 
 std::string clients_text(const Json& description) {
   std::uint64_t suspected = 0, held = 0;
+  std::string first_held;
   for (const Json& client : description["attached"]) {
     suspected += client["state"] == "suspected";
-    held += client["state"] == "held";
+    if (client["state"] == "held" && held++ == 0)
+      first_held = "slot " + client["slot"].dump() + ", pid " + client["pid"].dump();
   }
   std::string text = std::to_string(description["attached"].size()) + " of " +
                      counted(description["geometry"], "clients", "slot");
   if (suspected != 0) text += ", " + std::to_string(suspected) + " suspected";
-  if (held != 0) text += ", " + std::to_string(held) + " held";
+  if (held != 0) {
+    text += ", " + std::to_string(held) + " held (" + first_held + (held == 1 ? ")" : ", …)");
+  }
   return text;
 }
 

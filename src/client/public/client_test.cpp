@@ -1,5 +1,7 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -8,11 +10,14 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <thread>
 
 #include "base/clock.h"
 #include "client/fingerprint.h"
+#include "os/file_lock.h"
+#include "pool/making.h"
 #include "testing/client/test_cluster.h"
 
 namespace cachalot::client {
@@ -53,6 +58,35 @@ TEST_F(ClientTest, WhatOneEngineStoresAnotherLoadsIntoOtherPagesOfAnotherLayout)
   const Statistics statistics = third.client.statistics();
   EXPECT_EQ(statistics.loaded_blocks, 5u);
   EXPECT_EQ(statistics.loaded_bytes, 5u * 3072);
+}
+
+// As `serve --create &` and an engine right after it.
+TEST_F(ClientTest, APoolThatIsBeingMadeIsWaitedFor) {
+  ClientOptions options = cluster_.client_options();
+  options.pool = {cluster_.path() + ".begun"};
+  const std::string& begun = options.pool.front();
+  const os::FileDescriptor file(open(begun.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(ftruncate(file.get(), 4 << 20), 0);
+  std::optional<os::FileLock> maker(*pool::lock_as_maker(file.get()));
+  options.keeper_timeout_ns = 1;
+  const Result<Client> early = attach(options);
+  ASSERT_FALSE(early);
+  EXPECT_EQ(early.error().code, Code::kBusy) << early.error().message;
+
+  options.keeper_timeout_ns = 60'000'000'000;
+  std::atomic<bool> has_ended = false;
+  std::thread engine([&] {
+    const Result<Client> client = attach(options);
+    EXPECT_TRUE(client) << client.error().message;
+    has_ended = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it asks several times
+  EXPECT_FALSE(has_ended);
+  ASSERT_EQ(unlink(begun.c_str()), 0);
+  ASSERT_EQ(link(cluster_.path().c_str(), begun.c_str()), 0);
+  maker.reset();
+  engine.join();
+  unlink(begun.c_str());
 }
 
 TEST_F(ClientTest, WhatIsThereIsNotWrittenAgainAndChainsGoOnFromTheirParent) {

@@ -11,12 +11,13 @@ Result<HostEvidence> HostEvidence::make() {
 // does not read the pid, or the start time, that the other one wrote. One that exited has left its cores,
 // and no core leaves a process before its write-combining buffers have drained: the way into the
 // kernel and to the next process takes locked instructions.
+bool HostEvidence::is_seen(const ProcessIdentity& process) const {
+  return is_of_this_boot(process) && process.pid_namespace == namespaces_.pid &&
+         process.time_namespace == namespaces_.time;
+}
+
 bool HostEvidence::has_exited(const ProcessIdentity& process) {
-  if (!is_of_this_boot(process) || process.pid_namespace != namespaces_.pid ||
-      process.time_namespace != namespaces_.time) {
-    return false;
-  }
-  return !os::process_alive(process.pid, process.start_time);
+  return is_seen(process) && !os::process_alive(process.pid, process.start_time);
 }
 
 }  // namespace cachalot::pool

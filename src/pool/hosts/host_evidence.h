@@ -15,6 +15,10 @@ class HostEvidence final : public Evidence {
   static Result<HostEvidence> make();
 
   bool has_exited(const ProcessIdentity& process) override;
+  // True only if it is known that the process runs, or stands still and may run on.
+  bool is_alive(const ProcessIdentity& process) const {
+    return is_seen(process) && os::process_alive(process.pid, process.start_time);
+  }
   bool is_of_this_boot(const ProcessIdentity& process) const {
     return process.boot_id_low == boot_.low && process.boot_id_high == boot_.high;
   }
@@ -24,6 +28,8 @@ class HostEvidence final : public Evidence {
  private:
   HostEvidence(const os::Uuid& boot, const os::Namespaces& namespaces)
       : boot_(boot), namespaces_(namespaces) {}
+
+  bool is_seen(const ProcessIdentity& process) const;
 
   os::Uuid boot_;
   os::Namespaces namespaces_;

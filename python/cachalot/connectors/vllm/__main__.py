@@ -1,6 +1,7 @@
 """Prints the `cachalot serve` line of a pool for a model: python -m cachalot.connectors.vllm MODEL"""
 
 import argparse
+import re
 import shlex
 import sys
 from typing import List, Optional
@@ -9,6 +10,15 @@ from cachalot import Error
 from cachalot.connectors.access.block_size import ConfigError, Parallel, geometry_of, read_config
 
 _LINE_BYTES = 64
+
+
+def _dtype_of(kv_cache_dtype: str) -> Optional[str]:
+    """Raises ConfigError. None: the model's."""
+    known = {"auto": None, "bfloat16": "bf16", "float16": "f16", "fp8": "f8", "fp8_e4m3": "f8", "fp8_e5m2": "f8", "fp8_inc": "f8"}
+    if kv_cache_dtype in known:
+        return known[kv_cache_dtype]
+    raise ConfigError(f"--kv-cache-dtype: {kv_cache_dtype}, expected one of {', '.join(known)}; the engine alone can size blocks of "
+                      "others: start it once, its log says how many bytes a block has")
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
@@ -23,8 +33,10 @@ def main(arguments: Optional[List[str]] = None) -> int:
     parser.add_argument("--pool", default="/dev/shm/kv", help="the pool's path (default: %(default)s)")
     parser.add_argument("--size", default="64GiB", help="what the pool takes in all (default: %(default)s)")
     flags = parser.parse_args(arguments)
-    dtype = "f8" if flags.kv_cache_dtype.startswith("fp8") else None
     try:
+        dtype = _dtype_of(flags.kv_cache_dtype)
+        if not re.fullmatch(r"[1-9]\d*(\.\d+)?[KMGT]i?B", flags.size):
+            raise ConfigError(f"--size: {flags.size}, expected a number and a unit, such as 64GiB")
         for name in ("block_size", "tensor_parallel_size", "pipeline_parallel_size"):
             if getattr(flags, name) < 1:
                 raise ConfigError(f"--{name.replace('_', '-')}: {getattr(flags, name)}, expected at least 1")
