@@ -69,14 +69,14 @@ TEST_F(ClientTest, APoolThatIsBeingMadeIsWaitedFor) {
   ASSERT_EQ(ftruncate(file.get(), 4 << 20), 0);
   std::optional<os::FileLock> maker(*pool::lock_as_maker(file.get()));
   options.keeper_timeout_ns = 1;
-  const Result<Client> early = attach(options);
+  const Result<Client> early = Client::attach(options);
   ASSERT_FALSE(early);
   EXPECT_EQ(early.error().code, Code::kBusy) << early.error().message;
 
   options.keeper_timeout_ns = 60'000'000'000;
   std::atomic<bool> has_ended = false;
   std::thread engine([&] {
-    const Result<Client> client = attach(options);
+    const Result<Client> client = Client::attach(options);
     EXPECT_TRUE(client) << client.error().message;
     has_ended = true;
   });
