@@ -12,7 +12,7 @@ DEMO_NEXT := '  PATH=$$PWD/build/release/apps/cachalot:$$PATH' \
   '  cachalot hitrate --trace tests/assets/traces/conversation_trace.jsonl.gz --policy all --capacity-blocks 500..200000,inf'
 
 JOBS ?= $(shell nproc)
-# More than processors: a fifth of the time of the tests is waiting for outages that they cause.
+# Two at a time, the tests waited for nearly half of their time: for outages, deadlines, other processes.
 TEST_JOBS ?= 4
 TEST_ARGS ?=
 FUZZ_SECONDS ?= 600

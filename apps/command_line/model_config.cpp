@@ -100,7 +100,11 @@ std::string other_layer(const json& config, const std::vector<std::string>& kind
         "layers_block_type", "hybrid_override_pattern", "linear_attn_config", "mamba_d_ssm",
         "mamba_d_state", "state_size", "index_head_dim", "num_kv_shared_layers"}) {
     const auto found = config.find(name);
-    if (found != config.end() && !found->is_null() && *found != 0) return name;
+    if (found == config.end() || found->is_null() || *found == 0) continue;
+    // attn_type_list: 1 is a layer of attention.
+    const auto is_one = [](const json& kind) { return kind == 1; };
+    if (found->is_array() && std::ranges::all_of(*found, is_one)) continue;
+    return name;
   }
   return "";
 }

@@ -12,6 +12,7 @@ void add_cache_memory(nanobind::module_& module);
 void add_keeper(nanobind::module_& module);
 // Client is registered before the types that it returns
 void add_client(nanobind::module_& module);
+void add_results(nanobind::module_& module);  // by add_client()
 void add_layerwise(nanobind::module_& module);
 void add_async_call(nanobind::module_& module);
 void add_transfer(nanobind::module_& module);

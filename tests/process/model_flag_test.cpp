@@ -57,6 +57,9 @@ TEST_F(ModelFlag, OfPoolCreateTakesAConfigFile) {
   EXPECT_EQ(block_bytes(R"({"text_config": {"num_hidden_layers": 61, "kv_lora_rank": 512,
                             "qk_rope_head_dim": 64, "num_key_value_heads": 128}})"),
             1124352);
+  EXPECT_EQ(block_bytes(R"({"num_hidden_layers": 2, "num_key_value_heads": 8, "head_dim": 128,
+                            "attn_type_list": [1, 1]})"),
+            2 * 2 * 8 * 128 * 2 * 16);
   // One layer of six has no window: vLLM keeps two layers in a block.
   EXPECT_EQ(block_bytes(R"({"text_config": {"num_hidden_layers": 12, "num_key_value_heads": 8,
                             "head_dim": 128, "model_type": "gemma3_text"}})"),
@@ -90,6 +93,9 @@ TEST_F(ModelFlag, OfPoolCreateRefusesAConfigFileThatTellsNoSize) {
   refusal(R"({"num_hidden_layers": 48, "num_key_value_heads": 2, "head_dim": 256,
               "full_attention_interval": 4})",
           kUsage, "full_attention_interval");
+  refusal(R"({"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 256,
+              "attn_type_list": [0, 1]})",
+          kUsage, "attn_type_list");
   expect_error(run({"pool", "create", path("kv"), "--model", path("none.json")}), kUsage,
                {"--model", "none.json", "No such file"});
 }

@@ -369,18 +369,21 @@ TEST_F(PoolCommand, FenceWarnsOfAProcessThatLives) {
   ASSERT_TRUE(pool);
   pool::ClientOptions options;
   options.renew_interval_ns = 0;
-  Result<pool::PoolClient> suspect = pool->attach(options, 3);
-  ASSERT_TRUE(suspect) << suspect.error().message;
   const std::vector<std::byte> bytes(100);
-  ASSERT_TRUE((*suspect)->post_put(nullptr, {{1, 2}, bytes}));
-  ASSERT_TRUE((*suspect)->drain());
-  while (info(path)["accounting"]["quarantined_blocks"] == 0) sched_yield();
-  const Outcome fenced = run({"pool", "fence", path, "--client", "3"});
-  expect_done(fenced);
-  EXPECT_NE(fenced.err.find("its process " + std::to_string(getpid()) + " lives: kill it"),
-            std::string::npos)
-      << fenced.err;
-  (*suspect)->renew();
+  for (const Arguments& which : {Arguments{"--client", "3"}, Arguments{"--all-of-host", "0"}}) {
+    SCOPED_TRACE(which[0]);
+    Result<pool::PoolClient> suspect = pool->attach(options, 3);
+    ASSERT_TRUE(suspect) << suspect.error().message;
+    ASSERT_TRUE((*suspect)->post_put(nullptr, {{1, 2}, bytes}));
+    ASSERT_TRUE((*suspect)->drain());
+    while (info(path)["accounting"]["quarantined_blocks"] == 0) sched_yield();
+    const Outcome fenced = run({"pool", "fence", path, which[0], which[1]});
+    expect_done(fenced);
+    EXPECT_NE(fenced.err.find("its process " + std::to_string(getpid()) + " lives: kill it"),
+              std::string::npos)
+        << fenced.err;
+    (*suspect)->renew();  // it learns of it
+  }
 }
 
 TEST_F(PoolCommand, OperatorsGetInWhereEnginesHaveAllSlots) {

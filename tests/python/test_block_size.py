@@ -31,6 +31,7 @@ def block_size(*arguments):
     (WINDOWS, (), 2 * 2 * 2 * 64 * 2 * 16),  # groups of two layers: as many as have no window
     ({"text_config": {**LLAMA, "num_hidden_layers": 12, "sliding_window_pattern": 6}}, (), 2 * 2 * 8 * 128 * 2 * 16),
     ({"text_config": {**LLAMA, "num_hidden_layers": 12, "model_type": "gemma3_text"}}, (), 2 * 2 * 8 * 128 * 2 * 16),
+    ({**LLAMA, "attn_type_list": 32 * [1]}, (), 32 * 2 * 8 * 128 * 2 * 16),
     ({**LLAMA, "model_type": "gemma2"}, (), 16 * 2 * 8 * 128 * 2 * 16),
 ])
 def test_the_line_has_the_bytes_of_a_ranks_block(tmp_path, config, flags, expected):
@@ -47,6 +48,7 @@ def test_the_line_has_the_bytes_of_a_ranks_block(tmp_path, config, flags, expect
     ("{}", (), "expected num_hidden_layers"),
     (json.dumps({**LLAMA, "layer_types": ["full_attention", "linear_attention"]}), (), "layers of linear_attention"),
     (json.dumps({**LLAMA, "full_attention_interval": 4}), (), "full_attention_interval: the engine alone"),
+    (json.dumps({**LLAMA, "attn_type_list": 16 * [0, 1]}), (), "attn_type_list: the engine alone"),
     (json.dumps({**DEEPSEEK, "index_head_dim": 128}), (), "index_head_dim: the engine alone"),
     (json.dumps(LLAMA), ("-tp", "3"), "8 KV heads on 3 ranks"),
     (json.dumps(LLAMA), ("--kv-cache-dtype", "f8"), "--kv-cache-dtype: f8, expected one of auto"),

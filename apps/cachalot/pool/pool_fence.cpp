@@ -38,18 +38,25 @@ Result<std::uint32_t> fence_host(Attached& attached, std::uint32_t host) {
   return released;
 }
 
-// Nothing is refused: the operator may be about to kill it, and may know more.
-void warn_of_the_living(const Attached& attached, std::uint32_t slot) {
-  const pool::ViewLine view = attached.pool.state().read_view(slot);
+// The first slot of those that are to be fenced whose process lives. Nothing is refused: the operator may be about to kill
+// it, and may know more.
+void warn_of_the_living(const FenceOptions& options, const Attached& attached) {
   const Result<pool::HostEvidence> evidence = pool::HostEvidence::make();
-  if ((view.flags & pool::kViewHeld) == 0 || !evidence ||
-      !evidence->is_alive(pool::identity_of(view)))
+  if (!evidence || options.unknown) return;
+  for (std::uint32_t slot = 0; slot < attached.pool.access().geometry.clients; ++slot) {
+    const pool::ViewLine view = attached.pool.state().read_view(slot);
+    const bool is_meant =
+        options.fenced ? slot == *options.fenced : view.host == *options.fenced_host;
+    if (!is_meant || (view.flags & pool::kViewHeld) == 0 ||
+        !evidence->is_alive(pool::identity_of(view)))
+      continue;
+    std::fprintf(
+        stderr,
+        "cachalot: warning: client slot %u: its process %u lives: kill it before it runs on; "
+        "it would write into blocks that others have by then\n",
+        slot, view.pid);
     return;
-  std::fprintf(
-      stderr,
-      "cachalot: warning: client slot %u: its process %u lives: kill it before it runs on; "
-      "it would write into blocks that others have by then\n",
-      slot, view.pid);
+  }
 }
 
 Result<std::uint32_t> release(const FenceOptions& options, Attached& attached) {
@@ -65,9 +72,7 @@ Status fence(const FenceOptions& options) {
   }
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.client.paths));
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
-  if (options.fenced && options.json.empty() &&
-      *options.fenced < attached.pool.access().geometry.clients)
-    warn_of_the_living(attached, *options.fenced);
+  if (options.json.empty()) warn_of_the_living(options, attached);
   CACHALOT_TRY_ASSIGN(const std::uint32_t released,
                       of_keeper(attached, release(options, attached)));
   std::fprintf(human_output(options.json), "released %u block%s\n", released,

@@ -8,14 +8,14 @@ Result<HostEvidence> HostEvidence::make() {
 }
 
 // Of a process of another machine, or of another pid or time namespace, nothing is known: this one
-// does not read the pid, or the start time, that the other one wrote. One that exited has left its cores,
-// and no core leaves a process before its write-combining buffers have drained: the way into the
-// kernel and to the next process takes locked instructions.
+// does not read the pid, or the start time, that the other one wrote.
 bool HostEvidence::is_seen(const ProcessIdentity& process) const {
   return is_of_this_boot(process) && process.pid_namespace == namespaces_.pid &&
          process.time_namespace == namespaces_.time;
 }
 
+// A process that exited has left its cores, and no core leaves a process before its write-combining
+// buffers have drained: the way into the kernel and to the next process takes locked instructions.
 bool HostEvidence::has_exited(const ProcessIdentity& process) {
   return is_seen(process) && !os::process_alive(process.pid, process.start_time);
 }

@@ -56,7 +56,7 @@ class Leases {
   std::uint64_t last_term_ = 0;
 };
 
-// A peer's leases, mapped read-only.
+// A peer's leases, mapped read-only; those of this process also to count readers.
 class PeerLeases {
  public:
   // @param is_own  of this process: readers are counted

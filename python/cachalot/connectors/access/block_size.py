@@ -75,7 +75,9 @@ def _kinds_of_layers(text: Dict[str, Any], layers: int) -> List[str]:
 def _layers_of_a_group(text: Dict[str, Any], layers: int) -> int:
     """Layers with and without a window have tables of their own; vLLM makes groups of as many layers as the rarer kind has."""
     kinds = _kinds_of_layers(text, layers)
-    other = [f"layers of {kind}" for kind in kinds if kind != _FULL and kind not in _WINDOW] + [key for key in _OTHERS if text.get(key)]
+    other = [f"layers of {kind}" for kind in kinds if kind != _FULL and kind not in _WINDOW]
+    # attn_type_list: 1 is a layer of attention.
+    other += [key for key in _OTHERS if text.get(key) and not (isinstance(text[key], list) and all(kind == 1 for kind in text[key]))]
     if other:
         raise ConfigError(f"{other[0]}: the engine alone can size its blocks; start it once, its log says how many bytes a block has")
     full = kinds.count(_FULL)
