@@ -8,11 +8,10 @@
 namespace cachalot::tier {
 namespace {
 
-using Tokens = std::vector<Token>;
-
 TEST(PrefixForest, AChildIsFoundByItsWholeFirstPage) {
   PrefixForest forest(4);
-  const Tokens one = {1, 2, 3, 4, 5, 6, 7, 8}, other = {1, 2, 3, 9}, absent = {1, 2, 3, 5};
+  const std::vector<Token> one = {1, 2, 3, 4, 5, 6, 7, 8}, other = {1, 2, 3, 9},
+                           absent = {1, 2, 3, 5};
   const NodeId root = forest.find_or_add_root({.tokens = one});
   const NodeId first = forest.add_child(root, one);
   EXPECT_EQ(forest.find_child(root, absent.data()), kNoNode);
@@ -25,11 +24,11 @@ TEST(PrefixForest, AChildIsFoundByItsWholeFirstPage) {
 
 TEST(PrefixForest, EqualPagesBelowDifferentParentsAreDifferentChildren) {
   PrefixForest forest(1);
-  const Tokens page = {7};
+  const std::vector<Token> page = {7};
   const NodeId root = forest.find_or_add_root({.tokens = page});
   const NodeId outer = forest.add_child(root, page);
   const NodeId inner = forest.add_child(outer, page);
-  const Tokens sibling = {8};
+  const std::vector<Token> sibling = {8};
   forest.add_child(root, sibling);
   forest.add_child(outer, sibling);
   EXPECT_EQ(forest.find_child(root, page.data()), outer);
@@ -39,7 +38,7 @@ TEST(PrefixForest, EqualPagesBelowDifferentParentsAreDifferentChildren) {
 
 TEST(PrefixForest, ASplitPutsANewNodeAboveAndKeepsTheIdBelow) {
   PrefixForest forest(2);
-  const Tokens tokens = {1, 2, 3, 4, 5, 6};
+  const std::vector<Token> tokens = {1, 2, 3, 4, 5, 6};
   const NodeId root = forest.find_or_add_root({.tokens = tokens});
   const NodeId lower = forest.add_child(root, tokens);
   const NodeId upper = forest.split(lower, 1);
@@ -53,7 +52,7 @@ TEST(PrefixForest, ASplitPutsANewNodeAboveAndKeepsTheIdBelow) {
 
 TEST(PrefixForest, ARootIsRemovedWithItsLastChild) {
   PrefixForest forest(1);
-  const Tokens tokens = {1};
+  const std::vector<Token> tokens = {1};
   const RadixKey key{.tokens = tokens, .extra = "salt"};
   const NodeId node = forest.add_child(forest.find_or_add_root(key), tokens);
   EXPECT_EQ(forest.extra_of(node), "salt");
@@ -65,10 +64,11 @@ TEST(PrefixForest, ARootIsRemovedWithItsLastChild) {
 
 TEST(PrefixForest, ANodeOfManyChildrenFindsEachOfThem) {
   PrefixForest forest(1);
-  const Tokens first = {0};
+  const std::vector<Token> first = {0};
   const NodeId root = forest.find_or_add_root({.tokens = first});
   std::vector<NodeId> children;
-  for (Token t = 0; t < 5000; ++t) children.push_back(forest.add_child(root, Tokens{t}));
+  for (Token t = 0; t < 5000; ++t)
+    children.push_back(forest.add_child(root, std::vector<Token>{t}));
   for (Token t = 0; t < 5000; t += 2) forest.remove(children[t]);
   for (Token t = 0; t < 5000; ++t) {
     EXPECT_EQ(forest.find_child(root, &t), t % 2 == 0 ? kNoNode : children[t]);
@@ -78,7 +78,7 @@ TEST(PrefixForest, ANodeOfManyChildrenFindsEachOfThem) {
 
 TEST(PrefixForestDeathTest, ANodeWithChildrenIsNotRemoved) {
   PrefixForest forest(1);
-  const Tokens tokens = {1, 2};
+  const std::vector<Token> tokens = {1, 2};
   const NodeId lower = forest.add_child(forest.find_or_add_root({.tokens = tokens}), tokens);
   const NodeId upper = forest.split(lower, 1);
   EXPECT_DEATH(forest.remove(upper), "children");
