@@ -5,7 +5,6 @@
 #include <charconv>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <sstream>
 #include <string_view>
 #include <toml.hpp>
@@ -13,6 +12,7 @@
 
 #include "base/utf8.h"
 #include "command.h"
+#include "flag_names.h"
 #include "values.h"
 
 namespace cachalot::apps {
@@ -69,37 +69,6 @@ bool takes_both(CLI::Option& option) {
 
 bool takes_numbers(CLI::Option& option) {
   return takes_both(option) || has_number_validator(option);
-}
-
-// How many characters to change, add or remove.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({changed, row[j] + 1, diagonal + 1});
-    }
-  }
-  return row.back();
-}
-
-// "; did you mean NAME?", if a flag has nearly this name.
-std::string nearest_flag(const CLI::App& command, const std::string& name) {
-  const std::string typed = name.substr(0, 60);
-  std::size_t least = std::max<std::size_t>(typed.size() / 3, 1) + 1;
-  std::string nearest;
-  for (const CLI::Option* option : command.get_options()) {
-    for (const std::string& known : option->get_lnames()) {
-      const std::size_t found = distance(typed, known);
-      if (found >= least) continue;
-      least = found;
-      nearest = "; did you mean " + quoted(known) + "?";
-    }
-  }
-  return nearest;
 }
 
 // The line of an error of the library in one line: "[error] toml::name: text\n --> …".
@@ -196,7 +165,7 @@ std::string problem_of(const CLI::App& command, CLI::Option* option, const std::
   }
   if (option == nullptr) {
     return quoted(name) + " is not a flag of " + command.get_name() +
-           ", expected lines as in: flag-name = value" + nearest_flag(command, name);
+           ", expected lines as in: flag-name = value" + name_meant(command, name, "\"", "\"");
   }
   if (option == command.get_config_ptr() || option == command.get_help_ptr()) {
     return quoted(name) + " cannot be set in a file, expected it on the command line";

@@ -22,6 +22,7 @@
 #include "base/log_format.h"
 #include "base/words.h"
 #include "command_tree.h"
+#include "flag_names.h"
 #include "help.h"
 #include "manual.h"
 #include "os/memory.h"
@@ -88,7 +89,8 @@ std::string wrong_flag(const CLI::App& command, const Arguments& arguments) {
     const std::size_t equals = argument.find('=');
     const std::string flag = argument.substr(0, equals);
     const CLI::Option* const option = command.get_option_no_throw(flag);
-    if (option == nullptr) return "there is no flag " + flag;
+    if (option == nullptr)
+      return "there is no flag " + flag + name_meant(command, flag.substr(2), "--", "");
     if (equals + 1 == argument.size()) return empty_value_of(*option);
   }
   return "";

@@ -9,9 +9,11 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "os/file_lock.h"
 #include "os/shared_file.h"
+#include "pool/format/format.h"
 
 namespace cachalot::pool {
 
@@ -32,5 +34,10 @@ Making look_for_maker(const std::string& path);
 Result<os::FileLock> lock_as_maker(int fd);
 // Whether a process has it.
 bool has_maker(const os::SharedFile& file);
+
+// Removes what the maker of such a pool left when it died: files that are empty or of a device's size, and begin with zeros.
+// Any other file stays, as all do where one is in the way. It must have been kAbandoned for longer than a maker takes to lock.
+// @errors kBusy: a process is making it; kNotAPool: something else is there; kPermission, kIo
+Status remove_abandoned(const std::vector<std::string>& paths, Geometry geometry);
 
 }  // namespace cachalot::pool

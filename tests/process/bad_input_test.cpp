@@ -63,6 +63,18 @@ TEST_F(BadInput, AnInputThatNeverEndsALineIsNamed) {
   }
 }
 
+TEST_F(BadInput, AMisspeltFlagNamesTheOneThatWasMeant) {
+  expect_error(run({"hitrate", "--capcity-blocks", "5"}), kUsage,
+               {"there is no flag --capcity-blocks; did you mean --capacity-blocks?"});
+  const Outcome far = run({"hitrate", "--qqqq", "5"});
+  expect_error(far, kUsage, {"there is no flag --qqqq"});
+  EXPECT_EQ(far.err.find("did you mean"), std::string::npos) << far.err;
+}
+
+TEST_F(BadInput, APoolThatIsNotThereIsServedOnlyWithCreate) {
+  expect_error(run({"serve", path("absent")}), kUsage, {path("absent"), "--create makes a pool"});
+}
+
 TEST_F(BadInput, HelpOfEveryCommandHasAnExample) {
   for (const Arguments& command : kCommands) {
     const Outcome help = run(with(command, {"--help"}));

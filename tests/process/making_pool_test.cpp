@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -76,6 +77,42 @@ TEST_F(MakingPool, IsNoPoolAfterItsMakerDiedAndTheMessageSaysWhatToDo) {
   expect_error(run({"lookup", "key", "--pool", pool, "--wait", "600"}), kUsage,
                {pool, "remove it"});
   expect_error(run({"serve", pool, "--standby"}), kUsage, {pool, "remove it"});
+}
+
+// Killed where it cannot remove it: by SIGKILL. A service manager starts the same command again.
+TEST_F(MakingPool, IsMadeAnewByTheCommandThatItsMakerRan) {
+  const std::string pool = path("kv");
+  Serving first(serve(pool));
+  ASSERT_TRUE(first.is_ready()) << first.wait().err;
+  first.send(SIGKILL);
+  first.wait();
+  const std::uintmax_t bytes = std::filesystem::file_size(pool);
+  for (const std::uintmax_t size : {bytes, std::uintmax_t{0}}) {
+    SCOPED_TRACE(size);
+    std::filesystem::remove(pool);
+    write("kv", std::string(size, '\0'));
+    Serving again(serve(pool));
+    ASSERT_TRUE(again.is_ready()) << again.wait().err;
+    EXPECT_NE(again.ready_line().find("epoch=1"), std::string::npos) << again.ready_line();
+    expect_done(run({"stop", pool}));
+    EXPECT_NE(again.wait().err.find("half-made"), std::string::npos);
+  }
+}
+
+TEST_F(MakingPool, AFileThatMayBeAnotherThingIsNotMadeAnew) {
+  const std::string other_size = write("kv", std::string(4 << 20, '\0'));
+  expect_error(run(serve(other_size)), kUsage, {other_size, "remove it"});
+  std::filesystem::remove(other_size);
+  Serving maker(serve(other_size));
+  ASSERT_TRUE(maker.is_ready());
+  expect_done(run({"stop", other_size}));
+  maker.wait();
+  std::string data(std::filesystem::file_size(other_size), '\0');
+  data[1000] = 'x';  // past the line of a header
+  std::filesystem::remove(other_size);
+  write("kv", data);
+  expect_error(run(serve(other_size)), kUsage, {other_size, "remove it"});
+  EXPECT_EQ(std::filesystem::file_size(other_size), data.size());
 }
 
 TEST_F(MakingPool, AStandbyThatIsThereFirstWaitsAndLeavesThePoolToItsMaker) {

@@ -256,7 +256,11 @@ TEST_F(PoolCommand, APoolWithOtherDefaultsIsServedByTheSameFlags) {
   }
   Arguments other = flags;
   other.insert(other.end(), {"--clients", "17"});
-  expect_error(run(other), 2, {"client slots: 16, the flags say 17"});
+  expect_error(run(other), 2, {"client slots: 16, the flags say 17", "cachalot pool destroy"});
+  // The size says the capacity, which follows from the slots.
+  expect_error(run({"serve", path("kv"), "--create", "--block-bytes", "4096", "--size", "8MiB",
+                    "--clients", "17"}),
+               2, {"client slots: 16, the flags say 17"});
 }
 
 TEST_F(PoolCommand, ADeviceThatIsNotThereIsNotMadeAFile) {

@@ -137,6 +137,9 @@ TEST_F(PoolInfo, OneBlockIsNoPlural) {
     EXPECT_NE(out.find(part), std::string::npos) << part << out;
   EXPECT_EQ(out.find(" 1 blocks"), std::string::npos) << out;
   EXPECT_EQ(run({"evict", "k", "--pool", pool}).out, "evicted 1 block\n");
+  EXPECT_EQ(
+      run({"evict", "--whole-namespace", "--namespace", "typo", "--pool", pool}).out,
+      "evicted 0 blocks: none of this namespace; `cachalot pool info` shows those of the pool\n");
 }
 
 TEST_F(PoolInfo, AKeeperThatIsStoppedHangs) {

@@ -95,6 +95,20 @@ TEST_F(TraceCommand, ATraceWithoutIdsHasFiguresAndTakesAStatedPrefixStructure) {
                {"\"shared=many\"", "expected shared=TOKENS"});
 }
 
+// The format has no place for it.
+TEST_F(TraceCommand, ConvertSaysWhichBlocksItsResultHasToBeReadWith) {
+  const Outcome own = run({"trace", "convert", "--trace", kSession, "--out", path("o.jsonl")});
+  expect_done(own);
+  EXPECT_NE(own.out.find("give --block-tokens 64"), std::string::npos) << own.out;
+  expect_error(run({"trace", "info", path("o.jsonl"), "--block-tokens", "512"}), 2,
+               {"at 512 tokens a block; has it blocks of another size?"});
+  expect_done(run({"trace", "info", path("o.jsonl"), "--block-tokens", "64"}));
+  const Outcome usual =
+      run({"trace", "convert", "--trace", kConversation, "--out", path("u.jsonl")});
+  expect_done(usual);
+  EXPECT_EQ(usual.out.find("--block-tokens"), std::string::npos) << usual.out;
+}
+
 TEST_F(TraceCommand, AResultNeverTakesThePlaceOfTheTraceItIsMadeFrom) {
   const std::string file = path("trace.jsonl.gz"), link = path("link");
   std::filesystem::copy_file(kConversation, file);

@@ -39,8 +39,11 @@ int run_evict(const EvictOptions& options) {
   if (!json) return fail(json.error());
   const Result<std::uint32_t> evicted = evict(options);
   if (!evicted) return fail(evicted.error());
-  std::fprintf(human_output(options.json), "evicted %u block%s\n", *evicted,
-               *evicted == 1 ? "" : "s");
+  std::fprintf(human_output(options.json), "evicted %u block%s%s\n", *evicted,
+               *evicted == 1 ? "" : "s",
+               options.whole_namespace && *evicted == 0
+                   ? ": none of this namespace; `cachalot pool info` shows those of the pool"
+                   : "");
   const Status written = json->write_json({{"evicted_blocks", *evicted}});
   return written ? kExitDone : fail(written.error());
 }

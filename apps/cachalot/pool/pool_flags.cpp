@@ -212,23 +212,24 @@ Status check_same_geometry(const pool::Geometry& wanted, const pool::Geometry& f
                        pool::domains_text(found).c_str(), pool::domains_text(wanted).c_str());
   }
   const Field fields[] = {
-      // What flags say comes before what follows from them.
+      // What flags say comes before what follows from them: of --size and the others the capacity does.
       {"block bytes", wanted.block_bytes, found.block_bytes},
-      {"capacity in blocks", wanted.capacity_blocks, found.capacity_blocks},
-      {"spare blocks", wanted.blocks - wanted.capacity_blocks,
-       found.blocks - found.capacity_blocks},
       {"devices", wanted.devices, found.devices},
       {"client slots", wanted.engine_clients(), found.engine_clients()},
       {"hosts", wanted.hosts, found.hosts},
       {"note bytes", wanted.note_bytes, found.note_bytes},
       {"room to grow (1: it has)", wanted.growable, found.growable},
+      {"capacity in blocks", wanted.capacity_blocks, found.capacity_blocks},
+      {"spare blocks", wanted.blocks - wanted.capacity_blocks,
+       found.blocks - found.capacity_blocks},
       {"device bytes", wanted.device_bytes, found.device_bytes},
   };
   for (const Field& field : fields) {
     if (field.wanted == field.found) continue;
     return Error::make(Code::kInvalidArgument,
-                       "%.120s: exists with other %s: %" PRIu64 ", the flags say %" PRIu64, name,
-                       field.what, field.found, field.wanted);
+                       "%.120s: exists with other %s: %" PRIu64 ", the flags say %" PRIu64
+                       "; serve it without --create, or remove it first: cachalot pool destroy",
+                       name, field.what, field.found, field.wanted);
   }
   return {};
 }

@@ -218,6 +218,13 @@ int run_replay(const Flags& flags) {
     TerminalSink sink;
     return replay::replay(*options, sink);
   }();
+  if (!report && report.error().code == Code::kNoSpace) {
+    return fail(Error::make(
+        Code::kNoSpace,
+        "%.300s; the replay is of %llu blocks of %llu bytes: --capacity-blocks sets how many",
+        report.error().message, static_cast<unsigned long long>(options->capacity_blocks),
+        static_cast<unsigned long long>(options->block_bytes)));
+  }
   if (!report) return fail(report.error());
   tell_defaults(people, flags, *options);
   print_report(people, *options, *report);

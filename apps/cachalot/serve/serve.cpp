@@ -108,8 +108,15 @@ bool holds_no_pool(const ServeFlags& options) {
 
 Result<pool::Pool> create_or_open(const ServeFlags& options) {
   if (!options.create && options.standby) return open_when_made(options);
-  if (!options.create)
-    return pool::Pool::open(options.paths, {.allow_foreign = options.allow_foreign_pool});
+  if (!options.create) {
+    Result<pool::Pool> opened =
+        pool::Pool::open(options.paths, {.allow_foreign = options.allow_foreign_pool});
+    if (opened || opened.error().code != Code::kNotFound) return opened;
+    Error absent =
+        Error::make(Code::kNotFound, "%.400s; --create makes a pool", opened.error().message);
+    absent.os_error = opened.error().os_error;
+    return absent;
+  }
   CACHALOT_TRY_ASSIGN(const pool::Geometry geometry,
                       make_geometry(options.geometry, options.paths));
   pool::CreateOptions create;
@@ -121,7 +128,14 @@ Result<pool::Pool> create_or_open(const ServeFlags& options) {
     // Only another device's file is there: that is no pool.
     if (pool::look_for_maker(options.paths[0]) == pool::Making::kAbsent) return created;
   }
-  CACHALOT_TRY_ASSIGN(pool::Pool existing, open_when_made(options));
+  Result<pool::Pool> there = open_when_made(options);
+  if (!there && pool::look_for_maker(options.paths[0]) == pool::Making::kAbandoned &&
+      pool::remove_abandoned(create.paths, geometry)) {
+    base::log(base::LogLevel::kWarn, "serve", "%s: was half-made, its maker has died: is made anew",
+              options.paths[0].c_str());
+    return create_pool(create);
+  }
+  CACHALOT_TRY_ASSIGN(pool::Pool existing, std::move(there));
   const pool::Geometry& found = existing.access().geometry;
   CACHALOT_TRY_ASSIGN(const pool::Geometry wanted,
                       make_geometry(with_defaults_of(options.geometry, found), options.paths));

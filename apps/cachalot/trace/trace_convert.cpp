@@ -56,6 +56,11 @@ Status convert(const ConvertOptions& options) {
                base::counted(writer.requests(), "request").c_str(),
                base::counted(writer.blocks(), "block").c_str(), merge.block_tokens(),
                merge.renumbers() ? ", ids renumbered" : "");
+  if (merge.block_tokens() != kDefaultBlockTokens) {
+    std::fprintf(options.out == "-" ? stderr : human_output(options.json),
+                 "to read it, give --block-tokens %" PRIu64 ": the format does not hold it\n",
+                 merge.block_tokens());
+  }
   if (merge.skipped_lines() != 0) {
     std::fprintf(options.out == "-" ? stderr : human_output(options.json), "%s left out\n",
                  base::counted(merge.skipped_lines(), "bad line").c_str());

@@ -133,11 +133,13 @@ Status check_number_of_ids(const char* ids_name, std::uint64_t ids, const char* 
   const std::uint64_t begun = whole + (input_tokens % block_tokens == 0 ? 0 : 1);
   if (ids == whole || ids == begun) return {};
   const std::string or_more = begun == whole ? "" : " or " + std::to_string(begun);
-  return Error::make(
-      Code::kBadInput, "%s: %llu ids for %s %llu, expected %llu%s at %llu tokens a block", ids_name,
-      static_cast<unsigned long long>(ids), input_name,
-      static_cast<unsigned long long>(input_tokens), static_cast<unsigned long long>(whole),
-      or_more.c_str(), static_cast<unsigned long long>(block_tokens));
+  return Error::make(Code::kBadInput,
+                     "%s: %llu ids for %s %llu, expected %llu%s at %llu tokens a block; has it "
+                     "blocks of another size?",
+                     ids_name, static_cast<unsigned long long>(ids), input_name,
+                     static_cast<unsigned long long>(input_tokens),
+                     static_cast<unsigned long long>(whole), or_more.c_str(),
+                     static_cast<unsigned long long>(block_tokens));
 }
 
 }  // namespace cachalot::trace
