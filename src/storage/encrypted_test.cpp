@@ -85,6 +85,8 @@ TEST(EncryptedTest, NoCiphertextIsHandedOutWithoutTheKey) {
   store->get({&get, 1}, soon());
   ASSERT_FALSE(get.status);
   EXPECT_EQ(get.status.error().code, Code::kCorrupt);
+  EXPECT_NE(std::string(get.status.error().message).find("is encrypted, and no"), std::string::npos)
+      << get.status.error().message;
 }
 
 TEST(EncryptedTest, AnyChangedBitIsRefused) {

@@ -51,6 +51,12 @@ bool is_refused(const Status& status) {
 // What a backend says it has read: only the seal proves it.
 Status check_seal(const Get& get) {
   CACHALOT_TRY(check_head(get.head, get.key));
+  // A backend with a key gives plaintext.
+  if ((get.head.flags & kObjectEncrypted) != 0) {
+    return Error::make(Code::kCorrupt,
+                       "object %.32s…: is encrypted, and no storage key file was given",
+                       block_hash::to_hex(get.key.block).c_str());
+  }
   std::vector<Bytes> body(get.room.begin(), get.room.end());
   if (!get.tokens.empty()) body.push_back(std::as_bytes(std::span(get.tokens)));
   const bool has_sizes =
