@@ -42,17 +42,6 @@ std::optional<std::uint32_t> find_number(const json& config, const char* name) {
   return static_cast<std::uint32_t>(number);
 }
 
-std::string dtype_of(const json& config) {
-  for (const char* name : {"dtype", "torch_dtype"}) {
-    const auto found = config.find(name);
-    if (found == config.end() || !found->is_string()) continue;
-    const auto text = found->get<std::string>();
-    if (text == "float32") return "f32";
-    if (text == "float16") return "f16";
-  }
-  return "bf16";
-}
-
 // A number that is there, and is none or too large. Many models have null for what others say.
 Status check_numbers(const json& config, const std::string& file) {
   for (const char* name : {"num_hidden_layers", "num_attention_heads", "num_key_value_heads",
@@ -144,7 +133,8 @@ Result<std::string> read_model_config(const std::string& path, LayersOf which) {
         file.c_str(), other.c_str());
   }
   if (layers && which == LayersOf::kBlock) layers = layers_of_a_block(kinds, *layers);
-  const std::string end = ",dtype=" + dtype_of(config.contains("torch_dtype") ? config : whole);
+  // Engines take a float32 model in 16 bits unless they are told otherwise.
+  const std::string end = ",dtype=bf16";
   const std::string begin = layers ? "layers=" + std::to_string(*layers) : "";
   const auto rank = of_config("kv_lora_rank"), rope = of_config("qk_rope_head_dim");
   if (layers && rank && rope) {

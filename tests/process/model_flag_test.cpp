@@ -53,7 +53,7 @@ TEST_F(ModelFlag, OfPoolCreateTakesAConfigFile) {
             2097152);
   EXPECT_EQ(block_bytes(R"({"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64,
                             "dtype": "float32"})"),
-            2 * 2 * 4 * 16 * 4 * 16);
+            2 * 2 * 4 * 16 * 2 * 16);
   EXPECT_EQ(block_bytes(R"({"text_config": {"num_hidden_layers": 61, "kv_lora_rank": 512,
                             "qk_rope_head_dim": 64, "num_key_value_heads": 128}})"),
             1124352);

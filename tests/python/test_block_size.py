@@ -27,6 +27,9 @@ def block_size(*arguments):
     (LLAMA, ("--block-size", "128", "-tp", "4"), 32 * 2 * 2 * 128 * 2 * 128),
     (LLAMA, ("-tp", "16"), 32 * 2 * 1 * 128 * 2 * 16),  # two ranks have one head
     (LLAMA, ("--kv-cache-dtype", "fp8", "-pp", "2"), 16 * 2 * 8 * 128 * 1 * 16),
+    ({**LLAMA, "torch_dtype": "float32"}, (), 32 * 2 * 8 * 128 * 2 * 16),  # vLLM takes it in 16 bits
+    ({**LLAMA, "torch_dtype": "float32"}, ("--dtype", "float32"), 32 * 2 * 8 * 128 * 4 * 16),
+    (LLAMA, ("--dtype", "float32", "--kv-cache-dtype", "fp8"), 32 * 2 * 8 * 128 * 1 * 16),
     (DEEPSEEK, ("-tp", "8"), 61 * 576 * 2 * 16),
     (WINDOWS, (), 2 * 2 * 2 * 64 * 2 * 16),  # groups of two layers: as many as have no window
     ({"text_config": {**LLAMA, "num_hidden_layers": 12, "sliding_window_pattern": 6}}, (), 2 * 2 * 8 * 128 * 2 * 16),

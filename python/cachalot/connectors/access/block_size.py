@@ -7,7 +7,6 @@ from typing import Any, Dict, List, Optional
 
 from cachalot import KvGeometry
 
-_DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 # Every so many layers one has no window, where the configuration does not say it.
 _PERIODS = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "llama4_text": 4}
 # State layers between those of attention; an indexer's keys; layers that read those of an earlier one.
@@ -91,7 +90,8 @@ def _layers_of_a_group(text: Dict[str, Any], layers: int) -> int:
 
 def geometry_of(config: Dict[str, Any], block_tokens: int, parallel: Parallel = Parallel(),
                 dtype: Optional[str] = None) -> KvGeometry:
-    """Of a rank's blocks. dtype: of the cache ("bf16", "f8"); None: the model's. Raises ConfigError."""
+    """Of a rank's blocks. dtype: of the cache ("f32", "f8"); None: 16 bits, which engines take of float32 models, too. Raises
+    ConfigError."""
     text = config.get("text_config", config)
     number = lambda name: text[name] if isinstance(text.get(name), int) else None  # noqa: E731
     layers, heads, width = (number(name) for name in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
@@ -100,12 +100,10 @@ def geometry_of(config: Dict[str, Any], block_tokens: int, parallel: Parallel = 
     head_dim = number("head_dim") or (width // heads if width and heads else None)
     if not layers or not (latent and rope or kv_heads and head_dim):
         raise ConfigError("expected num_hidden_layers, and num_key_value_heads and head_dim, or kv_lora_rank and qk_rope_head_dim")
-    names = [one.get(key) for one in (text, config) for key in ("dtype", "torch_dtype")]
-    stored = dtype or _DTYPES.get(next((name for name in names if name), "bfloat16"), "bf16")
     shared = _layers_of_a_group(text, layers)
     if parallel.pipeline > 1:
         shared = -(-shared // parallel.pipeline)
-    fields: Dict[str, Any] = dict(layers=shared, dtype=stored, block_tokens=block_tokens, tp_size=parallel.tensor)
+    fields: Dict[str, Any] = dict(layers=shared, dtype=dtype or "bf16", block_tokens=block_tokens, tp_size=parallel.tensor)
     if latent and rope:
         return KvGeometry(attention="latent", kv_lora_rank=latent, qk_rope_head_dim=rope, **fields)
     if parallel.tensor > kv_heads:

@@ -12,8 +12,10 @@ from cachalot.connectors.access.block_size import ConfigError, Parallel, geometr
 _LINE_BYTES = 64
 
 
-def _dtype_of(kv_cache_dtype: str) -> Optional[str]:
-    """Raises ConfigError. None: the model's."""
+def _dtype_of(kv_cache_dtype: str, model_dtype: str) -> Optional[str]:
+    """Raises ConfigError. None: one of 16 bits."""
+    if kv_cache_dtype == "auto" and model_dtype in ("float", "float32"):
+        return "f32"
     known = {"auto": None, "bfloat16": "bf16", "float16": "f16", "fp8": "f8", "fp8_e4m3": "f8", "fp8_e5m2": "f8", "fp8_inc": "f8"}
     if kv_cache_dtype in known:
         return known[kv_cache_dtype]
@@ -29,12 +31,14 @@ def main(arguments: Optional[List[str]] = None) -> int:
     parser.add_argument("--block-size", type=int, default=16, help="vLLM's --block-size, in tokens (default: 16; on the CPU 128)")
     parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
     parser.add_argument("--pipeline-parallel-size", "-pp", type=int, default=1)
+    parser.add_argument("--dtype", default="auto", choices=("auto", "half", "float16", "bfloat16", "float", "float32"),
+                        help="vLLM's --dtype; auto: 16 bits, also of a float32 model")
     parser.add_argument("--kv-cache-dtype", default="auto", help="vLLM's --kv-cache-dtype: auto, or fp8 and its kinds")
     parser.add_argument("--pool", default="/dev/shm/kv", help="the pool's path (default: %(default)s)")
     parser.add_argument("--size", default="64GiB", help="what the pool takes in all (default: %(default)s)")
     flags = parser.parse_args(arguments)
     try:
-        dtype = _dtype_of(flags.kv_cache_dtype)
+        dtype = _dtype_of(flags.kv_cache_dtype, flags.dtype)
         if not re.fullmatch(r"[1-9]\d*(\.\d+)?[KMGT]i?B", flags.size):
             raise ConfigError(f"--size: {flags.size}, expected a number and a unit, such as 64GiB")
         for name in ("block_size", "tensor_parallel_size", "pipeline_parallel_size"):
