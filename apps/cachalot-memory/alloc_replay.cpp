@@ -47,6 +47,8 @@ struct Settings {
   stitch::StitchOptions stitch;
   std::uint64_t limit_bytes = 0;
   double scale = 1;
+  std::uint64_t peak_bytes =
+      0;  // what it is to make of the peak of the live bytes; 0: it was given
   replay::Verify verify = replay::Verify::kOff;
   device_memory::CostTable costs;
 };
@@ -84,20 +86,28 @@ Result<replay::Verify> parse_verify(const std::string& text, const std::string& 
 }
 
 // A factor, or the size that the peak of the live bytes is to have.
-Result<double> parse_scale(const Options& options) {
-  if (options.scale.find_first_not_of("0123456789.") == std::string::npos) {
+Status parse_scale(const std::string& text, Settings& settings) {
+  if (text.find_first_not_of("0123456789.") == std::string::npos) {
     char* end = nullptr;
-    const double factor = std::strtod(options.scale.c_str(), &end);
-    if (*end == '\0' && factor > 0 && std::isfinite(factor)) return factor;
+    settings.scale = std::strtod(text.c_str(), &end);
+    if (*end == '\0' && settings.scale > 0 && std::isfinite(settings.scale)) return {};
     return Error::make(Code::kInvalidArgument,
-                       "--scale: \"%.60s\", expected a factor above 0, or a size",
-                       options.scale.c_str());
+                       "--scale: \"%.60s\", expected a factor above 0, or a size", text.c_str());
   }
-  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, parse_bytes("--scale", options.scale));
-  if (bytes == 0) return Error::make(Code::kInvalidArgument, "--scale: 0 bytes, expected some");
-  CACHALOT_TRY_ASSIGN(const replay::AllocEvents whole, replay::AllocEvents::read(options.trace, 1));
-  return static_cast<double>(bytes) /
-         static_cast<double>(std::max<std::uint64_t>(1, whole.peak_live_bytes()));
+  CACHALOT_TRY_ASSIGN(settings.peak_bytes, parse_bytes("--scale", text));
+  if (settings.peak_bytes != 0) return {};
+  return Error::make(Code::kInvalidArgument, "--scale: 0 bytes, expected some");
+}
+
+// Reads the trace once: it may be a pipe.
+Result<replay::AllocEvents> read_events(const std::string& trace, Settings& settings) {
+  CACHALOT_TRY_ASSIGN(replay::AllocEvents events, replay::AllocEvents::read(trace));
+  if (settings.peak_bytes != 0) {
+    settings.scale = static_cast<double>(settings.peak_bytes) /
+                     static_cast<double>(std::max<std::uint64_t>(1, events.peak_live_bytes()));
+  }
+  CACHALOT_TRY(events.scale(settings.scale));
+  return events;
 }
 
 Result<std::uint64_t> parse_optional_bytes(const char* flag, const std::string& text,
@@ -153,7 +163,7 @@ Result<Settings> settings_of(const Options& options) {
                        options.costs.c_str(), device_memory::cost_table_names().c_str());
   }
   settings.costs = *costs;
-  CACHALOT_TRY_ASSIGN(settings.scale, parse_scale(options));
+  CACHALOT_TRY(parse_scale(options.scale, settings));
   return settings;
 }
 
@@ -273,9 +283,8 @@ Status alloc_replay(const Options& options) {
   CACHALOT_TRY(check_are_apart({{"--plot", options.plot}, {"--json", options.json}}));
   CACHALOT_TRY_ASSIGN(Output plot, Output::open(options.plot));
   CACHALOT_TRY_ASSIGN(Output output, Output::open(options.json));
-  CACHALOT_TRY_ASSIGN(const Settings settings, settings_of(options));
-  CACHALOT_TRY_ASSIGN(const replay::AllocEvents events,
-                      replay::AllocEvents::read(options.trace, settings.scale));
+  CACHALOT_TRY_ASSIGN(Settings settings, settings_of(options));
+  CACHALOT_TRY_ASSIGN(const replay::AllocEvents events, read_events(options.trace, settings));
   CACHALOT_TRY(check_memory(options, settings, events));
   std::vector<AllocRow> rows;
   for (const std::string& name : settings.allocators) {

@@ -112,19 +112,34 @@ Status DeviceMemory::limit_to(double fraction) {
   return {};
 }
 
-// Replays run on any stream.
+Status DeviceMemory::end_pool(PoolId id) {
+  pools_.end(id);
+  return free_released();
+}
+
 Status DeviceMemory::release_pool(PoolId id) {
   const std::vector<device_memory::Address> kept = pools_.release(id);
-  if (kept.empty()) return {};
+  {
+    const std::lock_guard lock(released_mutex_);
+    released_.insert(released_.end(), kept.begin(), kept.end());
+  }
+  return free_released();
+}
+
+// Replays run on any stream.
+Status DeviceMemory::free_released() {
+  const std::lock_guard lock(released_mutex_);
+  if (released_.empty() || pools_.has_open()) return {};
   const DeviceScope scope(driver_, context_);
   if (scope.has_ended()) return {};
   CACHALOT_TRY(scope.status());
   CACHALOT_TRY(synchronize());
   Status result;
-  for (const device_memory::Address address : kept) {
+  for (const device_memory::Address address : released_) {
     const Status freed = allocator_->free(address);
     if (!freed && result) result = freed;
   }
+  released_.clear();
   return result;
 }
 

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "device_memory/cuda/cuda_backend.h"
 #include "gpu/cuda_stream_events.h"
@@ -55,7 +56,9 @@ class DeviceMemory {
   Status limit_to(double fraction);
 
   void begin_pool(PoolId id) { pools_.begin(id); }
-  void end_pool(PoolId id) { pools_.end(id); }
+  // Both free what the pools that were released have kept, as soon as none is open: that waits for the device, which
+  // would end a capture. @errors of the driver: they try again at the next call
+  Status end_pool(PoolId id);
   Status release_pool(PoolId id);
 
   struct Stats {
@@ -78,6 +81,7 @@ class DeviceMemory {
   Status start();
   // With the device's context current.
   Status synchronize();
+  Status free_released();
 
   const gpu::Driver& driver_;
   const int device_;
@@ -89,6 +93,8 @@ class DeviceMemory {
   gpu::CudaStreamEvents events_;
   std::unique_ptr<stitch::StitchAllocator> allocator_;
   GraphPools pools_;
+  std::mutex released_mutex_;
+  std::vector<device_memory::Address> released_;  // that pools have kept, and not freed yet
 
   std::atomic<std::uint64_t> limit_bytes_ = 0;  // for stats
   std::atomic<std::uint64_t> refused_ = 0;

@@ -189,8 +189,8 @@ void cachalot_torch_begin_pool(int device, cachalot_torch_pool_id id, void*) {
 
 void cachalot_torch_end_pool(int device, cachalot_torch_pool_id id) {
   quietly(device, [&]() -> Status {
-    if (DeviceMemory* const memory = devices().opened(device)) memory->end_pool(pool_of(id));
-    return {};
+    DeviceMemory* const memory = devices().opened(device);
+    return memory != nullptr ? memory->end_pool(pool_of(id)) : Status();
   });
 }
 

@@ -14,7 +14,11 @@ Result<Address> TrackedAllocator::allocate(std::uint64_t bytes, gpu::StreamId st
   }
   const std::uint64_t rounded = std::max(bytes + kRoundBytes - 1, kRoundBytes) & ~(kRoundBytes - 1);
   note_stream(stream);
+  const std::uint64_t driver_allocations = stats_.driver_allocations;
   Result<Placed> placed = place(rounded, stream);
+  // A second try counts no second time, and a refused request is no allocation.
+  stats_.driver_allocations =
+      std::min(stats_.driver_allocations, driver_allocations + (placed ? 1u : 0u));
   stats_.reserved_bytes = do_reserved_bytes();
   stats_.peak_reserved_bytes = std::max(stats_.peak_reserved_bytes, stats_.reserved_bytes);
   if (!placed) {

@@ -19,15 +19,15 @@ std::uint64_t PlacementHistory::hash_with(std::uint64_t code) {
 
 const Place* PlacementHistory::expect(std::uint64_t bytes, gpu::StreamId stream) {
   code_ = base::mix64(bytes * 0x2545f4914f6cdd1du + stream);
-  hash_ = hash_with(code_);
+  hash_with_code_ = hash_with(code_);
   if (contexts_ == nullptr) {
     contexts_.reset(static_cast<Context*>(std::calloc(kContexts, sizeof(Context))));
     CACHALOT_CHECK(contexts_ != nullptr);
   }
   if (!is_known(cursor_) || at(cursor_).code != code_) {
-    const Context& found = context(base::mix64(hash_));
+    const Context& found = context(base::mix64(hash_with_code_));
     const std::uint64_t request = found.request_and_one - 1;  // none becomes kNowhere
-    cursor_ = found.hash == hash_ && is_known(request) ? request : kNowhere;
+    cursor_ = found.hash == hash_with_code_ && is_known(request) ? request : kNowhere;
   }
   if (cursor_ == kNowhere) return nullptr;
   return &at(cursor_).place;
@@ -35,6 +35,7 @@ const Place* PlacementHistory::expect(std::uint64_t bytes, gpu::StreamId stream)
 
 void PlacementHistory::record(const Place& place) {
   if (requests_.size() < kRequests) requests_.emplace_back();
+  hash_ = hash_with_code_;
   at(next_) = {code_, place};
   context(base::mix64(hash_)) = {hash_, next_ + 1};
   ++next_;

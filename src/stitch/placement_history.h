@@ -36,7 +36,8 @@ class PlacementHistory {
  public:
   // The place that the request had when the program was here last. Null: unknown.
   const Place* expect(std::uint64_t bytes, gpu::StreamId stream);
-  // Where the request that expect() was asked for was placed.
+  // Where the request that expect() was asked for was placed. One that was refused is not recorded, and no part of
+  // the sequence.
   void record(const Place& place);
 
  private:
@@ -64,9 +65,10 @@ class PlacementHistory {
   std::vector<Request> requests_;  // a ring, filled as far as there are any
   // Zeros that cost nothing until they are touched.
   std::unique_ptr<Context[], decltype(&std::free)> contexts_{nullptr, &std::free};
-  std::uint64_t next_ = 0;             // the number of the next request
-  std::uint64_t cursor_ = kNowhere;    // the request that is expected
-  std::uint64_t code_ = 0, hash_ = 0;  // of the request in hand
+  std::uint64_t next_ = 0;                       // the number of the next request
+  std::uint64_t cursor_ = kNowhere;              // the request that is expected
+  std::uint64_t hash_ = 0;                       // up to the last request
+  std::uint64_t code_ = 0, hash_with_code_ = 0;  // of the request in hand
 };
 
 }  // namespace cachalot::stitch

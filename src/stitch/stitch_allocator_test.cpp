@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <thread>
+#include <vector>
 
 #include "base/rng.h"
 #include "testing/stitch/stitching.h"
@@ -170,6 +171,64 @@ TEST(StitchAllocator, ReleasingGivesBackAChunkThatTwoStreamsFreed) {
   stitching.free(mine_again);
   ASSERT_TRUE(stitching.allocator->release_cached());
   EXPECT_EQ(stitching.backend->physical_bytes(), 0u);
+}
+
+// A stitched block that two streams used a part of each is unmapped only when both have come that far.
+TEST(StitchAllocator, UnmapsADroppedBlockAfterTheWorkOfAllThatUsedAPartOfIt) {
+  StitchOptions options;
+  options.stitched_limit_bytes = 100 * kMiB;
+  Stitching stitching(options);
+  std::vector<device_memory::Address> held;
+  for (const std::uint64_t mib : {40, 30, 20, 10})
+    held.push_back(stitching.allocate(mib * kMiB, 1));
+  for (const device_memory::Address each : held) stitching.free(each);
+  const device_memory::Address whole = stitching.allocate(100 * kMiB, 1);
+  stitching.free(whole);
+  stitching.events.set_idle(1, true);
+  stitching.free(stitching.allocate(70 * kMiB, 2));  // takes over the first two pieces
+  stitching.events.set_idle(1, false);
+  ASSERT_EQ(stitching.states().window, 1u);
+  const device_memory::Address end = stitching.allocate(30 * kMiB, 1);
+  ASSERT_EQ(end, whole + 70 * kMiB);
+  stitching.free(end);  // and its work goes on
+  const device_memory::Address begin = stitching.allocate(70 * kMiB, 2);
+  ASSERT_EQ(begin, whole);
+  stitching.free(begin);
+
+  stitching.make_two(40 * kMiB, 32 * kMiB, 3);
+  stitching.allocate(72 * kMiB, 3);
+  ASSERT_EQ(stitching.allocator->stitched_range_bytes(), 72 * kMiB) << "the other one was dropped";
+  const std::uint64_t unmaps = stitching.backend->counts().unmap;
+  stitching.events.finish(2);
+  stitching.allocate(2 * kMiB, 3);
+  EXPECT_EQ(stitching.backend->counts().unmap, unmaps) << "stream 1 may still write it";
+  stitching.events.finish(1);
+  stitching.allocate(2 * kMiB, 3);
+  EXPECT_EQ(stitching.backend->counts().unmap, unmaps + 1);
+}
+
+TEST(StitchAllocator, WhatIsRefusedIsNoAllocationWithDriverCalls) {
+  Stitching stitching({}, 40 * kMiB);
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(stitching.allocator->allocate(60 * kMiB, 1));
+  EXPECT_EQ(stitching.allocator->stats().driver_allocations, 0u);
+  stitching.allocate(30 * kMiB, 1);
+  EXPECT_EQ(stitching.allocator->stats().driver_allocations, 1u);
+}
+
+// Its size stands between those of the others in one iteration, and not in the next.
+TEST(StitchAllocator, FindsItsPlacesAgainAfterARequestThatWasRefused) {
+  Stitching stitching({}, 200 * kMiB);
+  const auto iterate = [&] {
+    std::vector<device_memory::Address> held;
+    for (std::uint64_t i = 1; i <= 20; ++i) held.push_back(stitching.allocate(i % 7 * kMiB + kMiB));
+    for (const device_memory::Address each : held) stitching.free(each);
+  };
+  iterate();
+  EXPECT_FALSE(stitching.allocator->allocate(300 * kMiB, 0));
+  for (int i = 0; i < 3; ++i) iterate();
+  const std::uint64_t before = stitching.states().repeated;
+  iterate();
+  EXPECT_EQ(stitching.states().repeated, before + 20);
 }
 
 TEST(StitchAllocator, WaitsForOtherStreamsBeforeItGivesUp) {

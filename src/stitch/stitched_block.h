@@ -41,8 +41,9 @@ struct StitchedBlock {
   std::uint64_t bytes = 0;
   std::vector<Piece> pieces;
   std::size_t blocker = 0;     // the piece that was not free at the last check
-  gpu::StreamId stream = 0;    // that used it last
   std::uint64_t last_use = 0;  // a number that grows
+  // The stream that used all of it last, and those that used a part since: their work may touch its addresses.
+  std::vector<gpu::StreamId> streams;
   bool is_in_use = false;
   std::vector<device_memory::Block*>
       used;  // in use: a block for each piece, or for the first of them

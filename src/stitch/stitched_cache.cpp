@@ -10,7 +10,7 @@ namespace cachalot::stitch {
 
 StitchedCache::~StitchedCache() {
   for (const Dropped& dropped : dropped_) {
-    events_.drop(dropped.event);
+    for (const gpu::StreamEvents::Event event : dropped.events) events_.drop(event);
     unmap(dropped.block);
   }
   for (StitchedBlock* block : idle_) unmap(block);
@@ -124,7 +124,10 @@ Result<StitchedBlock*> StitchedCache::build(std::vector<StitchedBlock::Piece> pi
 void StitchedCache::take_pieces(StitchedBlock* block, std::uint64_t offset, std::uint64_t bytes,
                                 gpu::StreamId stream) {
   block->is_in_use = true;
-  block->stream = stream;
+  // A stream gets all of it only when the others have done their work on each piece.
+  if (bytes == block->bytes) block->streams.clear();
+  if (std::find(block->streams.begin(), block->streams.end(), stream) == block->streams.end())
+    block->streams.push_back(stream);
   block->last_use = ++uses_;
   for (const StitchedBlock::Piece& piece : block->pieces) {
     if (bytes == 0) break;
@@ -169,12 +172,21 @@ void StitchedCache::unmap(StitchedBlock* block) {
 }
 
 Status StitchedCache::drop(StitchedBlock* block) {
-  CACHALOT_TRY_ASSIGN(const gpu::StreamEvents::Event event, events_.record(block->stream));
+  Dropped dropped{block, {}};
+  for (const gpu::StreamId stream : block->streams) {
+    const Result<gpu::StreamEvents::Event> event = events_.record(stream);
+    if (event) {
+      dropped.events.push_back(*event);
+      continue;
+    }
+    for (const gpu::StreamEvents::Event recorded : dropped.events) events_.drop(recorded);
+    return event.error();
+  }
   by_size_.erase(block->by_size);
   idle_.erase(block->place);
   range_bytes_ -= block->range_bytes;
   block->id = 0;
-  dropped_.push_back({block, event});
+  dropped_.push_back(std::move(dropped));
   return {};
 }
 
@@ -185,12 +197,14 @@ Status StitchedCache::drop_to(std::uint64_t range_bytes) {
 
 Status StitchedCache::unmap_dropped(bool wait) {
   while (!dropped_.empty()) {
-    const Dropped oldest = dropped_.front();
-    if (!events_.is_done(oldest.event)) {
-      if (!wait) return {};
-      CACHALOT_TRY(events_.wait(oldest.event));
+    Dropped& oldest = dropped_.front();
+    for (; !oldest.events.empty(); oldest.events.pop_back()) {
+      if (!events_.is_done(oldest.events.back())) {
+        if (!wait) return {};
+        CACHALOT_TRY(events_.wait(oldest.events.back()));
+      }
+      events_.drop(oldest.events.back());
     }
-    events_.drop(oldest.event);
     unmap(oldest.block);
     dropped_.pop_front();
   }

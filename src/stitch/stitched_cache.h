@@ -2,7 +2,7 @@
 //
 // 1. A block is in the index of sizes and in the order of recency if and only if it is not in use.
 // 2. range_bytes() is the sum over all blocks; drop_to() brings it down as far as blocks in use allow.
-// 3. What is dropped is unmapped only when the work is done that its last stream had by then.
+// 3. What is dropped is unmapped only when the work is done that its streams had by then.
 // 4. Dropping frees no memory: chunks belong to the primitive memory.
 //
 // @threads one at a time
@@ -92,7 +92,7 @@ class StitchedCache {
 
   struct Dropped {
     StitchedBlock* block;
-    gpu::StreamEvents::Event event;
+    std::vector<gpu::StreamEvents::Event> events;  // of its streams, those that are not done
   };
 
   bool is_free(const StitchedBlock::Piece& piece, std::uint64_t skip, std::uint64_t bytes,

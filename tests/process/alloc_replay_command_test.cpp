@@ -108,6 +108,28 @@ TEST_F(AllocReplayCommand, OfWhatWasNotHeldAndNotFreedThereIsNoFigure) {
   EXPECT_EQ(outcome.out.find('%'), std::string::npos) << outcome.out;
 }
 
+TEST_F(AllocReplayCommand, RequestsThatAreRefusedAreNotAmongThoseWithDriverCalls) {
+  std::string events;
+  for (int id = 1; id <= 6; ++id) events += "a " + std::to_string(id) + " 1073741824\n";
+  const nlohmann::json rows = replay(
+      {"--trace", write("short.trace", events), "--allocator", "all", "--limit", "2GiB"})["rows"];
+  for (const nlohmann::json& row : rows) {
+    EXPECT_EQ(row["oom"], row["allocator"] == "expandable" ? 5 : 4) << row;
+    EXPECT_EQ(row["driver_allocations"], row["allocations"]) << row;
+    EXPECT_EQ(row["second_half"]["driver_allocations"], 0) << row;
+  }
+}
+
+TEST_F(AllocReplayCommand, ATraceFromAPipeIsScaledToASizeToo) {
+  const std::string input = path("pipe");
+  ASSERT_EQ(mkfifo(input.c_str(), 0600), 0);
+  std::thread writing([&] { std::ofstream(input) << "a 1 100\na 2 100\nf 1\n"; });
+  const nlohmann::json row = replay({"--trace", input, "--scale", "4MiB"});
+  writing.join();
+  EXPECT_EQ(row["peak_live_bytes"], 4 << 20);
+  EXPECT_EQ(row["events"], 3);
+}
+
 // The last one's result stands, as if it had begun when the first was done.
 TEST_F(AllocReplayCommand, TwoThatWriteOneNewFileBothWriteIt) {
   const std::string input = path("input"), result = path("result.json");

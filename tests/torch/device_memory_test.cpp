@@ -148,13 +148,15 @@ TEST_F(DeviceMemoryTest, AStreamThatWasDestroyedWhileAnotherIsCapturedKeepsItsMe
     ASSERT_TRUE(memory->use_on(used, gone));
     machine_.begin(gone);
     machine_.destroy(gone);
-    memory->end_pool(pool);  // of nothing
+    ASSERT_TRUE(memory->end_pool(pool));  // of nothing
     if (is_pool) memory->begin_pool(pool);
     machine_.set_capturing(is_pool ? 6 : 5, true);
     ASSERT_TRUE(memory->free(used, 1));
     EXPECT_NE(*memory->allocate(64 * kMiB, 1), used);
     machine_.set_capturing(is_pool ? 6 : 5, false);
-    if (is_pool) memory->end_pool(pool);
+    if (is_pool) {
+      ASSERT_TRUE(memory->end_pool(pool));
+    }
     EXPECT_EQ(*memory->allocate(64 * kMiB, 1), used);
     EXPECT_TRUE(machine_.is_idle(gone));
   }
@@ -201,9 +203,9 @@ TEST_F(DeviceMemoryTest, NothingOfAGraphIsGivenToOthersBeforeTheGraphIsReleased)
   ASSERT_TRUE(memory->free(inside, 1));
   EXPECT_NE(*memory->allocate(32 * kMiB, 1), inside);
   machine_.set_capturing(1, false);
-  memory->end_pool(id);
+  ASSERT_TRUE(memory->end_pool(id));
   memory->begin_pool(id);  // a second graph shares the pool
-  memory->end_pool(id);
+  ASSERT_TRUE(memory->end_pool(id));
   ASSERT_TRUE(memory->free(before, 1));
   EXPECT_EQ(*memory->allocate(32 * kMiB, 1), before);
   EXPECT_NE(*memory->allocate(32 * kMiB, 1), inside);
@@ -215,6 +217,41 @@ TEST_F(DeviceMemoryTest, NothingOfAGraphIsGivenToOthersBeforeTheGraphIsReleased)
   EXPECT_EQ(*memory->allocate(32 * kMiB, 1), inside);
   ASSERT_TRUE(memory->release_pool(id));  // once too often
   EXPECT_TRUE(memory->check());
+}
+
+// A graph's object may go at any time. The wait for its replays would end the capture of another one.
+TEST_F(DeviceMemoryTest, AGraphThatIsReleasedWhileAnotherIsCapturedIsFreedAfterTheCapture) {
+  const auto memory = open();
+  const PoolId released{1, 0}, captured{2, 0};
+  memory->begin_pool(released);
+  const Address inside = *memory->allocate(32 * kMiB, 1);
+  ASSERT_TRUE(memory->end_pool(released));
+  ASSERT_TRUE(memory->free(inside, 1));
+  memory->begin_pool(captured);
+  machine_.set_capturing(2, true);
+  const Status put_off = memory->release_pool(released);
+  EXPECT_TRUE(put_off) << put_off.error().message;
+  EXPECT_NE(*memory->allocate(32 * kMiB, 1), inside);
+  machine_.set_capturing(2, false);
+  machine_.begin(9);  // a replay of the released graph
+  ASSERT_TRUE(memory->end_pool(captured));
+  EXPECT_TRUE(machine_.is_idle(9));
+  EXPECT_EQ(*memory->allocate(32 * kMiB, 1), inside);
+}
+
+// The program ended a capture in an order that was not expected: nothing is lost.
+TEST_F(DeviceMemoryTest, WhatAReleaseCouldNotFreeIsFreedByTheNextOne) {
+  const auto memory = open();
+  memory->begin_pool({1, 0});
+  const Address inside = *memory->allocate(32 * kMiB, 1);
+  ASSERT_TRUE(memory->end_pool({1, 0}));
+  ASSERT_TRUE(memory->free(inside, 1));
+  machine_.failing["context_synchronize"] = gpu::kFirstOfCapture;
+  EXPECT_FALSE(memory->release_pool({1, 0}));
+  EXPECT_NE(*memory->allocate(32 * kMiB, 1), inside);
+  machine_.failing.clear();
+  ASSERT_TRUE(memory->release_pool({1, 0}));
+  EXPECT_EQ(*memory->allocate(32 * kMiB, 1), inside);
 }
 
 TEST_F(DeviceMemoryTest, WhatIsUsedByTwoPoolsIsKeptUntilBothAreReleased) {

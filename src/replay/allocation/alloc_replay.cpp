@@ -151,34 +151,44 @@ class Run {
 
 }  // namespace
 
-Result<AllocEvents> AllocEvents::read(const std::string& path, double scale) {
-  if (!(scale > 0) || !std::isfinite(scale)) {
-    return Error::make(Code::kInvalidArgument, "scale: %g, expected a number above 0", scale);
-  }
+Result<AllocEvents> AllocEvents::read(const std::string& path) {
   CACHALOT_TRY_ASSIGN(trace::AllocTrace trace, trace::AllocTrace::open(path));
   AllocEvents events;
   trace::AllocEvent event;
-  std::uint64_t live_bytes = 0;
   for (;;) {
     CACHALOT_TRY_ASSIGN(const bool more, trace.next(event));
-    if (!more) return events;
-    Event row{0, event.slot, event.stream, event.kind};
+    if (!more) break;
+    Event row{event.bytes, event.slot, event.stream, event.kind};
     if (event.kind == trace::AllocKind::kMark) {
       row.bytes = events.marks_.size();
       events.marks_.emplace_back(event.text);
     } else {
-      CACHALOT_TRY_ASSIGN(row.bytes, scaled(event.bytes, scale));
       events.slots_ = std::max(events.slots_, event.slot + 1);
-      if (event.kind == trace::AllocKind::kFree) {
-        live_bytes -= row.bytes;
-      } else if (__builtin_add_overflow(live_bytes, row.bytes, &live_bytes)) {
-        return Error::make(Code::kInvalidArgument, "scale: %g makes the live bytes exceed 64 bits",
-                           scale);
-      }
-      events.peak_live_bytes_ = std::max(events.peak_live_bytes_, live_bytes);
     }
     events.events_.push_back(row);
   }
+  CACHALOT_TRY(events.scale(1));
+  return events;
+}
+
+Status AllocEvents::scale(double factor) {
+  if (!(factor > 0) || !std::isfinite(factor)) {
+    return Error::make(Code::kInvalidArgument, "scale: %g, expected a number above 0", factor);
+  }
+  std::uint64_t live_bytes = 0;
+  peak_live_bytes_ = 0;
+  for (Event& event : events_) {
+    if (event.kind == trace::AllocKind::kMark) continue;
+    CACHALOT_TRY_ASSIGN(event.bytes, scaled(event.bytes, factor));
+    if (event.kind == trace::AllocKind::kFree) {
+      live_bytes -= event.bytes;
+    } else if (__builtin_add_overflow(live_bytes, event.bytes, &live_bytes)) {
+      return Error::make(Code::kInvalidArgument, "scale: %g makes the live bytes exceed 64 bits",
+                         factor);
+    }
+    peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes);
+  }
+  return {};
 }
 
 Result<AllocReport> replay_allocations(const AllocEvents& events,

@@ -32,9 +32,10 @@ class AllocEvents {
     trace::AllocKind kind;
   };
 
-  // @param scale  what sizes are multiplied by, above 0; at least one byte stays of each
-  // @errors as AllocTrace; kInvalidArgument: the scale
-  static Result<AllocEvents> read(const std::string& path, double scale);
+  // @errors as AllocTrace
+  static Result<AllocEvents> read(const std::string& path);
+  // Multiplies all sizes; at least one byte stays of each. @errors kInvalidArgument: the factor
+  Status scale(double factor);
 
   const std::vector<Event>& events() const { return events_; }
   const std::vector<std::string>& marks() const { return marks_; }

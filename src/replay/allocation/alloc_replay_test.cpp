@@ -19,8 +19,9 @@ std::string asset(const std::string& name) {
 }
 
 AllocEvents read(const std::string& name, double scale = 1) {
-  Result<AllocEvents> events = AllocEvents::read(asset(name), scale);
+  Result<AllocEvents> events = AllocEvents::read(asset(name));
   EXPECT_TRUE(events) << events.error().message;
+  EXPECT_TRUE(events->scale(scale));
   return *std::move(events);
 }
 
@@ -155,9 +156,9 @@ TEST(AllocReplay, ARefusedRequestCountsAndItsFreeIsPassedOver) {
 
 TEST(AllocReplay, AScaleIsChecked) {
   for (const double scale : {0.0, -1.0}) {
-    const auto events = AllocEvents::read(asset("real_cs336_medium_128_inference"), scale);
-    ASSERT_FALSE(events);
-    EXPECT_EQ(events.error().code, Code::kInvalidArgument);
+    const Status scaled = read("real_cs336_medium_128_inference").scale(scale);
+    ASSERT_FALSE(scaled);
+    EXPECT_EQ(scaled.error().code, Code::kInvalidArgument);
   }
 }
 

@@ -30,8 +30,9 @@ struct Stitching {
     EXPECT_EQ(fault(), "");
   }
   // Two free primitive blocks that together have so many bytes.
-  void make_two(std::uint64_t first_bytes, std::uint64_t second_bytes) {
-    const device_memory::Address first = allocate(first_bytes), second = allocate(second_bytes);
+  void make_two(std::uint64_t first_bytes, std::uint64_t second_bytes, gpu::StreamId stream = 0) {
+    const device_memory::Address first = allocate(first_bytes, stream),
+                                 second = allocate(second_bytes, stream);
     free(first);
     free(second);
   }
