@@ -126,7 +126,9 @@ Result<std::optional<PrefetchOptions>> prefetch_options(const Options& options) 
   return std::optional(prefetch);
 }
 
-Result<PromptCacheOptions> pool_options(const Options& options, const llama_model_params& params) {
+// @param model_marks  of the model's files, before they were loaded
+Result<PromptCacheOptions> pool_options(const Options& options, const llama_model_params& params,
+                                        const std::string& model_marks) {
   PromptCacheOptions pool;
   pool.pool = options.pool;
   pool.host = options.host;
@@ -134,8 +136,9 @@ Result<PromptCacheOptions> pool_options(const Options& options, const llama_mode
   pool.flight_wait_ns = std::uint64_t{options.flight_wait_ms} * 1'000'000;
   CACHALOT_TRY_ASSIGN(pool.prefetch, prefetch_options(options));
   pool.origin.model_files = split_model_files(options.model);
+  pool.origin.model_marks = model_marks;
   // Once, rather than for each slot.
-  CACHALOT_TRY_ASSIGN(pool.origin.model_digest, digest_of_files(pool.origin.model_files));
+  CACHALOT_TRY_ASSIGN(pool.origin.model_digest, digest_of_model(pool.origin));
   pool.origin.model = params;
   pool.origin.salt = options.salt;
   pool.on_warning = [](const char* message) {
@@ -277,6 +280,7 @@ Status serve(Options& options) {
   ggml_backend_load_all();
   llama_model_params params = llama_model_default_params();
   params.n_gpu_layers = 0;
+  const std::string model_marks = marks_of_files(split_model_files(options.model));
   CACHALOT_TRY_ASSIGN(const Model model, Model::load(options.model, options.chat_template, params));
   options.engine.slot.context_tokens = context_tokens_of(options, model);
   if (options.prints_block_bytes) return print_block_bytes(model, options.engine.slot);
@@ -289,7 +293,7 @@ Status serve(Options& options) {
     host_cache.reset();
   }
   if (!options.pool.empty() || host_cache || options.engine.transfer) {
-    CACHALOT_TRY_ASSIGN(options.engine.slot.cache, pool_options(options, params));
+    CACHALOT_TRY_ASSIGN(options.engine.slot.cache, pool_options(options, params, model_marks));
     options.engine.slot.cache->host_cache = host_cache;
   }
   CACHALOT_TRY_ASSIGN(std::unique_ptr<Engine> engine, start_engine(options, model));
