@@ -470,13 +470,13 @@ EXPORTED void llama_memory_seq_keep(llama_memory_t memory, llama_seq_id sequence
 
 EXPORTED void llama_memory_seq_add(llama_memory_t memory, llama_seq_id sequence, llama_pos from,
                                    llama_pos to, llama_pos delta) {
-  if (SharedContext* const shared = shared_of_memory(memory)) shared->changed(sequence);
+  if (SharedContext* const shared = shared_of_memory(memory)) shared->shifted(sequence);
   REAL(llama_memory_seq_add)(memory, sequence, from, to, delta);
 }
 
 EXPORTED void llama_memory_seq_div(llama_memory_t memory, llama_seq_id sequence, llama_pos from,
                                    llama_pos to, int divisor) {
-  if (SharedContext* const shared = shared_of_memory(memory)) shared->changed(sequence);
+  if (SharedContext* const shared = shared_of_memory(memory)) shared->shifted(sequence);
   REAL(llama_memory_seq_div)(memory, sequence, from, to, divisor);
 }
 
@@ -536,6 +536,14 @@ EXPORTED void llama_set_causal_attn(llama_context* context, bool is_causal) {
   if (shared != nullptr && !is_causal) shared->stop("attention is not causal");
   REAL(llama_set_causal_attn)(context, is_causal);
 }
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // programs still call it
+EXPORTED void llama_set_warmup(llama_context* context, bool is_on) {
+  if (SharedContext* const shared = shared_of(context)) shared->set_warmup(is_on);
+  REAL(llama_set_warmup)(context, is_on);
+}
+#pragma GCC diagnostic pop
 
 EXPORTED void llama_set_embeddings(llama_context* context, bool is_on) {
   SharedContext* const shared = shared_of(context);
