@@ -84,6 +84,7 @@ class OneServer(unittest.TestCase):
             return text_of(self.random.complete("hello", max_tokens=30, temperature=1, seed=seed))
         self.assertEqual(text(7), text(7))
         self.assertNotEqual(text(7), text(8))
+        self.assertEqual(text(2**32 - 1), text(2**32 - 1))  # which libllama takes for "any"
         narrow = {"max_tokens": 10, "temperature": 1, "seed": 3}
         greedy = text_of(self.random.complete("hello", max_tokens=10, temperature=0))
         self.assertEqual(text_of(self.random.complete("hello", top_k=1, **narrow)), greedy)
