@@ -300,18 +300,23 @@ Status serve(Options& options) {
   constexpr std::uint64_t kStorageStartNs = 10'000'000'000;
   if (keeper && !engine->wait_for_storage(kStorageStartNs))
     std::fputs("cachalot-llama: --storage: it is not in use yet, going on without it\n", stderr);
+  options.http.on_end = [] { kill(getpid(), SIGTERM); };
   CACHALOT_TRY_ASSIGN(std::unique_ptr<HttpServer> server,
                       HttpServer::listen(options.http, model, *engine));
   print_ready(options, *server, *engine);
   int signal = 0;
   sigwait(&ending, &signal);
+  const bool has_failed = server->has_ended();
   finish_requests(*engine, ending, std::chrono::seconds(options.stop_wait_s));
   if (keeper) (void)engine->flush_to_storage(std::uint64_t{options.stop_wait_s} * 1'000'000'000);
   engine->stop();
   // Nothing more is needed: the keeper takes back what an ended process held.
-  if (!server->finish()) _exit(0);
+  if (!server->finish()) _exit(has_failed ? kExitRefused : 0);
+  const unsigned port = server->port();
   server.reset();
-  return {};
+  if (!has_failed) return {};
+  return Error::make(Code::kIo, "%.80s port %u: connections are no longer accepted",
+                     options.http.address.c_str(), port);
 }
 
 void add_flags(CLI::App& app, Options& options) {
