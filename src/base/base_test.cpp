@@ -105,9 +105,10 @@ TEST(Uri, ShowsNoPartOfAPassword) {
   }
   EXPECT_NE(std::string(Uri::parse("storage", "redis://u:a?b@h").error().message).find("%3F"),
             std::string::npos);
-  for (const char* const text : {"redis://host:6379/kv?prefix=a@b", "redis://host:6379?prefix=a@b",
-                                 "redis://host?prefix=a@b", "redis://[::1]:6379?prefix=a@b",
-                                 "redis://user:a%3Fb@host:1/kv?prefix=a@b"}) {
+  for (const char* const text :
+       {"redis://host:6379/kv?prefix=a@b", "redis://host:6379?prefix=a@b",
+        "redis://host?prefix=a@b", "redis://[::1]:6379?prefix=a@b",
+        "etcd://a:2379,b:2379/kv?prefix=a@b", "redis://user:a%3Fb@host:1/kv?prefix=a@b"}) {
     const auto uri = Uri::parse("storage", text);
     ASSERT_TRUE(uri) << uri.error().message;
     EXPECT_EQ(*uri->find("prefix"), "a@b");

@@ -41,7 +41,7 @@ bool has_question_in_password(std::string_view text) {
     return false;
   const std::string_view begun = text.substr(colon + 1, question - colon - 1);
   const std::size_t port = std::min(begun.find_first_not_of("0123456789"), begun.size());
-  return port == 0 || (port < begun.size() && begun[port] != '/');
+  return port == 0 || (port < begun.size() && begun[port] != '/' && begun[port] != ',');
 }
 
 // Whether `name` is one of the words in `names`.
