@@ -5,6 +5,7 @@
 #include <ggml-backend.h>
 #include <link.h>
 #include <openssl/evp.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -111,10 +112,9 @@ std::vector<std::string> library_files() {
   return files;
 }
 
-// Variables by which ggml picks kernels, and llama.cpp the form of the cache.
+// Variables by which ggml picks kernels, of any backend, and llama.cpp the form of the cache.
 std::vector<std::string> kernel_variables() {
-  constexpr const char* kPrefixes[] = {"GGML_CPU_", "GGML_KLEIDIAI_", "GGML_CUDA_", "GGML_VK_",
-                                       "LLAMA_ATTN_"};
+  constexpr const char* kPrefixes[] = {"GGML_", "LLAMA_ATTN_"};
   std::vector<std::string> found;
   for (char** at = environ; at != nullptr && *at != nullptr; ++at) {
     for (const char* prefix : kPrefixes) {
@@ -170,8 +170,9 @@ void add_devices(Text& text, const Origin& origin, std::span<const std::string> 
   text.add("op_offload", origin.context.op_offload);
 }
 
-// Some models take other RoPE factors where a context is longer than they were first trained for.
-bool is_long_context(const llama_context* context) {
+// Some models take other RoPE factors where a context is longer than they were first trained for. The file says for how
+// many tokens, unless that was overridden.
+bool is_long_context(const llama_context* context, const llama_model_params& params) {
   const llama_model* const model = llama_get_model(context);
   char architecture[64] = {}, length[32] = {};
   std::uint64_t trained = static_cast<std::uint64_t>(std::max(0, llama_model_n_ctx_train(model)));
@@ -181,11 +182,18 @@ bool is_long_context(const llama_context* context) {
     if (llama_model_meta_val_str(model, key.c_str(), length, sizeof length) > 0) {
       trained = std::strtoull(length, nullptr, 10);
     }
+    for (const llama_model_kv_override* at = params.kv_overrides; at != nullptr && at->key[0] != 0;
+         ++at) {
+      if (key != at->key) continue;  // the first one of a key counts
+      if (at->tag == LLAMA_KV_OVERRIDE_TYPE_INT) trained = static_cast<std::uint32_t>(at->val_i64);
+      break;
+    }
   }
   return llama_n_ctx_seq(context) > trained;
 }
 
-void add_context(Text& text, const llama_context* context, const llama_context_params& params) {
+void add_context(Text& text, const llama_context* context, const Origin& origin) {
+  const llama_context_params& params = origin.context;
   text.add("attention_type", params.attention_type);
   text.add("rope_scaling_type", params.rope_scaling_type);
   text.add_float("rope_freq_base", params.rope_freq_base);
@@ -198,7 +206,7 @@ void add_context(Text& text, const llama_context* context, const llama_context_p
   text.add("flash_attention", params.flash_attn_type);
   text.add("type_k", params.type_k);
   text.add("type_v", params.type_v);
-  text.add("long_context", is_long_context(context));
+  text.add("long_context", is_long_context(context, origin.model));
 }
 
 Status add_adapters(Text& text, const char* name, std::span<const Adapter> adapters) {
@@ -235,6 +243,32 @@ Result<std::string> digest_of_files(std::span<const std::string> files) {
   return hex_of(digest.get());
 }
 
+std::string marks_of_files(std::span<const std::string> files) {
+  std::string marks;
+  for (const std::string& path : files) {
+    struct stat status {};
+    if (stat(path.c_str(), &status) != 0) return {};
+    for (const long long number :
+         {static_cast<long long>(status.st_dev), static_cast<long long>(status.st_ino),
+          static_cast<long long>(status.st_size), static_cast<long long>(status.st_mtim.tv_sec),
+          static_cast<long long>(status.st_mtim.tv_nsec)}) {
+      marks += std::to_string(number) + " ";
+    }
+  }
+  return marks;
+}
+
+Result<std::string> digest_of_model(const Origin& origin) {
+  CACHALOT_TRY_ASSIGN(std::string digest, digest_of_files(origin.model_files));
+  // Afterwards, so that the files that were read are those that were loaded.
+  if (origin.model_marks.empty() || marks_of_files(origin.model_files) == origin.model_marks)
+    return digest;
+  return Error::make(
+      Code::kStale,
+      "%.150s: another file is there than the model was loaded from; expected the same one",
+      origin.model_files.front().c_str());
+}
+
 Result<std::string> digest_of_text(std::string_view text) {
   CACHALOT_TRY_ASSIGN(const DigestContext digest, begin_digest());
   EVP_DigestUpdate(digest.get(), text.data(), text.size());
@@ -268,7 +302,7 @@ Result<std::string> fingerprint_of(const llama_context* context, const Origin& o
   text.add("version", std::string(kVersion));
   std::string model = origin.model_digest;
   if (model.empty()) {
-    CACHALOT_TRY_ASSIGN(model, digest_of_files(origin.model_files));
+    CACHALOT_TRY_ASSIGN(model, digest_of_model(origin));
   }
   text.add("model", model);
   CACHALOT_TRY_ASSIGN(const std::string library, digest_of_files(library_files()));
@@ -279,7 +313,7 @@ Result<std::string> fingerprint_of(const llama_context* context, const Origin& o
   for (const std::string& variable : kernel_variables()) text.add("variable", variable);
   add_devices(text, origin, devices);
   add_overrides(text, origin.model);
-  add_context(text, context, origin.context);
+  add_context(text, context, origin);
   CACHALOT_TRY(add_adapters(text, "lora", origin.loras));
   CACHALOT_TRY(add_adapters(text, "control_vector", origin.control_vectors));
   text.add("state", state_layout);

@@ -36,7 +36,9 @@ struct Adapter {
 struct Origin {
   std::vector<std::string> model_files;  // all of a split model's (see split_model_files)
   std::string model_digest =
-      {};  // their digest_of_files(), where it is known; empty: they are read
+      {};  // their digest_of_model(), where it is known; empty: they are read
+  std::string model_marks =
+      {};  // their marks_of_files() before they were loaded; empty: not compared
   llama_model_params model = llama_model_default_params();        // as it was loaded with
   llama_context_params context = llama_context_default_params();  // as it was made with
   std::vector<Adapter> loras;  // in the order in which they were set
@@ -52,6 +54,14 @@ std::vector<std::string> split_model_files(const std::string& path);
 // @cost   reads every byte: about 0.6 s a GiB that is in the page cache, once for each process
 Result<std::string> digest_of_files(std::span<const std::string> files);
 
+// What another file that takes the place of one of these differs in: inode, size, time of the last change.
+// Empty: one of them is not there.
+std::string marks_of_files(std::span<const std::string> files);
+
+// SHA-256 of the files that the model was loaded from.
+// @errors kStale: other files are at their paths by now; as digest_of_files
+Result<std::string> digest_of_model(const Origin& origin);
+
 // SHA-256 of a text, in hexadecimal. @errors kUnsupported
 Result<std::string> digest_of_text(std::string_view text);
 
@@ -60,7 +70,7 @@ std::vector<std::string> devices_of(const llama_model_params& model);
 
 // @param devices  devices_of(origin.model)
 // @param state_layout  BlobLayout::describe(): what the context's state looks like
-// @errors as digest_of_files
+// @errors as digest_of_model
 Result<std::string> fingerprint_of(const llama_context* context, const Origin& origin,
                                    std::span<const std::string> devices,
                                    const std::string& state_layout, std::uint32_t block_tokens);

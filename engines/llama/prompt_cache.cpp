@@ -137,7 +137,7 @@ Result<std::shared_ptr<Handover>> PromptCache::open_handover(const HandoverOptio
   BlockIdentity identity;
   identity.model = origin.model_digest;
   if (identity.model.empty()) {
-    CACHALOT_TRY_ASSIGN(identity.model, digest_of_files(origin.model_files));
+    CACHALOT_TRY_ASSIGN(identity.model, digest_of_model(origin));
   }
   identity.kv_types = std::string(ggml_type_name(origin.context.type_k)) + "/" +
                       ggml_type_name(origin.context.type_v);

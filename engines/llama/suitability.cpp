@@ -41,6 +41,8 @@ Status check_context(const llama_context* context, const llama_context_params& p
   if (params.attention_type == LLAMA_ATTENTION_TYPE_NON_CAUSAL)
     return refused("its attention is not causal");
   if (params.embeddings) return refused("it computes embeddings");
+  // It would miss the tokens of blocks that are loaded, as llama-imatrix must not.
+  if (params.cb_eval != nullptr) return refused("a callback sees all that it computes (cb_eval)");
   if (params.ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT || params.ctx_other != nullptr) {
     return refused("it serves another context");
   }

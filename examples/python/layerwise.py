@@ -1,7 +1,7 @@
 """Layer by layer: copies the next layer while the engine computes with a layer."""
 
+import concurrent.futures
 import sys
-import threading
 
 import numpy as np
 
@@ -37,21 +37,12 @@ def main():
         # Loads from the pool into other pages. Copies release the GIL, so they overlap with computation.
         second = np.arange(8, 16)
         loading = client.begin_load(cache, hashes, second)
-        right = [0] * LAYERS
-        is_there = [threading.Event() for _ in range(LAYERS)]
-
-        def copy():
-            for layer in range(LAYERS):
-                right[layer] = loading.load_layer(layer)
-                is_there[layer].set()
-
-        copier = threading.Thread(target=copy)
-        copier.start()
-        again = []
-        for layer, tensor in enumerate(tensors):
-            is_there[layer].wait()
-            again.append(attention(tensor, second))
-        copier.join()
+        right, again = [], []
+        with concurrent.futures.ThreadPoolExecutor(1) as copier:
+            copies = [copier.submit(loading.load_layer, layer) for layer in range(LAYERS)]
+            for copy, tensor in zip(copies, tensors):
+                right.append(copy.result())  # waits for this layer; raises what its copy raised
+                again.append(attention(tensor, second))
         print(f"{min(right)} blocks were right in every layer")
         return 0 if min(right) == len(hashes) and again == computed else 1
 

@@ -3,7 +3,7 @@
     cachalot serve … --storage "plugin:PATH/libcachalot_python_storage.so?path=$PWD/examples/python_storage\
 &module=nixl_storage&class=NixlStorage&folder=/ssd/kv"
 
-One file a value. `backend` is POSIX (default), GDS or another plug-in of NIXL that moves bytes between DRAM and FILE.
+One file a value; several keepers may share the folder. `backend` is POSIX (default), GDS or another plug-in of NIXL that moves bytes between DRAM and FILE.
 path= also takes the folder of the package, after ":".
 """
 
@@ -13,11 +13,13 @@ import itertools
 import os
 import threading
 import time
+import uuid
 from pathlib import Path
 
 import numpy as np
 
 _HEAD_BYTES = 112
+_LEFT_S = 3600.0  # a file that was begun so long ago is of a keeper that was killed
 _names = itertools.count()
 
 
@@ -33,7 +35,9 @@ class NixlStorage:
         self._folder = Path(folder)
         self._folder.mkdir(mode=0o700, exist_ok=True)
         for unfinished in self._folder.glob("new.*"):
-            unfinished.unlink()
+            with contextlib.suppress(FileNotFoundError):  # its keeper has just finished it
+                if time.time() - unfinished.stat().st_mtime > _LEFT_S:
+                    unfinished.unlink()
         api = _nixl()
         self._name, self._lock = f"cachalot-{os.getpid()}-{next(_names)}", threading.Lock()
         self._agent = api.nixl_agent(self._name, api.nixl_agent_config(backends=[backend]))
@@ -83,7 +87,7 @@ class NixlStorage:
         """Under another name first: a value is there as a whole, or not at all."""
         if not values:
             return
-        temporary = [self._folder / f"new.{next(_names)}" for _ in values]
+        temporary = [self._folder / f"new.{uuid.uuid4().hex}" for _ in values]
         try:
             with contextlib.ExitStack() as opened:
                 files = [opened.enter_context(open(path, "wb")).fileno() for path in temporary]

@@ -162,15 +162,18 @@ static int write_all(int file, const cachalot_storage_piece* piece) {
   return 0;
 }
 
-/* Under another name first: a value is there as a whole, or not at all. */
+/* Under another name first: a value is there as a whole, or not at all. Processes of other hosts and containers may have
+ * the same number, so a name that is there belongs to one of them. */
 static int32_t put_one(struct storage* storage, const cachalot_storage_put* put,
                        cachalot_storage_message* why) {
   char name[NAME_BYTES], unfinished[40];
   name_of(&put->key, name);
-  snprintf(unfinished, sizeof unfinished, "new.%d.%llu", (int)getpid(),
-           atomic_fetch_add(&storage->unfinished, 1));
-  const int file =
-      openat(storage->folder, unfinished, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  int file;
+  do {
+    snprintf(unfinished, sizeof unfinished, "new.%d.%llu", (int)getpid(),
+             atomic_fetch_add(&storage->unfinished, 1));
+    file = openat(storage->folder, unfinished, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  } while (file < 0 && errno == EEXIST);
   if (file < 0) return fail(why, name);
   int failed = 0;
   for (uint64_t i = 0; i < put->piece_count && !failed; ++i)

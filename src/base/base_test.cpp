@@ -9,6 +9,7 @@
 #include "base/crc32c.h"
 #include "base/rare_line.h"
 #include "base/rng.h"
+#include "base/uri.h"
 
 namespace cachalot::base {
 namespace {
@@ -88,6 +89,29 @@ TEST(ByteSize, FromTwoToThe63OnIsTooLargeInEveryUnit) {
     ASSERT_FALSE(refused) << text;
     EXPECT_NE(std::string(refused.error().message).find("too large"), std::string::npos)
         << refused.error().message;
+  }
+}
+
+TEST(Uri, ShowsNoPartOfAPassword) {
+  for (const char* const text : {"redis://user:s3cr3t@host:1?wrong", "redis://:s3cr3t@host:1?wrong",
+                                 "redis://user:s3?cr3t@host", "redis://user:?s3cr3t@host:1/kv",
+                                 "s3://key:1s?cr3t@host?region=a"}) {
+    const auto refused = Uri::parse("storage", text);
+    ASSERT_FALSE(refused) << text;
+    const std::string message = refused.error().message;
+    EXPECT_EQ(message.find("s3cr3t"), std::string::npos) << message;
+    EXPECT_EQ(message.find("cr3t"), std::string::npos) << message;
+    EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  }
+  EXPECT_NE(std::string(Uri::parse("storage", "redis://u:a?b@h").error().message).find("%3F"),
+            std::string::npos);
+  for (const char* const text :
+       {"redis://host:6379/kv?prefix=a@b", "redis://host:6379?prefix=a@b",
+        "redis://host?prefix=a@b", "redis://[::1]:6379?prefix=a@b",
+        "etcd://a:2379,b:2379/kv?prefix=a@b", "redis://user:a%3Fb@host:1/kv?prefix=a@b"}) {
+    const auto uri = Uri::parse("storage", text);
+    ASSERT_TRUE(uri) << uri.error().message;
+    EXPECT_EQ(*uri->find("prefix"), "a@b");
   }
 }
 

@@ -31,6 +31,19 @@ std::string without_password(std::string_view text) {
   return shown;
 }
 
+// "redis://user:pa?ss@host": what stands before the "?" is no port.
+bool has_question_in_password(std::string_view text) {
+  const std::size_t start = text.find("://");
+  if (start == std::string_view::npos) return false;
+  text.remove_prefix(start + 3);
+  const std::size_t question = text.find('?'), at = text.find('@'), colon = text.find(':');
+  if (colon > question || at == std::string_view::npos || at < question || text.starts_with('['))
+    return false;
+  const std::string_view begun = text.substr(colon + 1, question - colon - 1);
+  const std::size_t port = std::min(begun.find_first_not_of("0123456789"), begun.size());
+  return port == 0 || (port < begun.size() && begun[port] != '/' && begun[port] != ',');
+}
+
 // Whether `name` is one of the words in `names`.
 bool has_word(std::string_view names, std::string_view name) {
   if (names == "*") return true;
@@ -83,6 +96,12 @@ std::string encode_percent(std::string_view text, bool keeps_slash) {
 Result<Uri> Uri::parse(std::string_view subject, std::string_view text) {
   Uri uri;
   uri.subject = subject;
+  // Without the text, since all ways to cut it show a part of the password.
+  if (has_question_in_password(text)) {
+    return Error::make(Code::kInvalidArgument,
+                       "%s: has a \"?\" between its user and its host, expected %%3F in a password",
+                       uri.subject.c_str());
+  }
   uri.shown = without_password(text);
   const std::size_t colon = text.find(':');
   if (colon == std::string_view::npos || colon == 0) {

@@ -143,6 +143,25 @@ TEST_F(Fingerprint, IsNoneWithoutItsAdapters) {
   EXPECT_NE(std::string(text.error().message).find("missing.gguf"), std::string::npos);
 }
 
+// The weights in memory are those of the former file.
+TEST_F(Fingerprint, IsNoneIfAnotherFileIsWhereItsModelWas) {
+  Origin origin;
+  origin.model_files = {write("model.gguf", "one"), write("second.gguf", "two")};
+  origin.model_marks = marks_of_files(origin.model_files);
+  ASSERT_NE(origin.model_marks, "");
+  EXPECT_TRUE(fingerprint_of(context_.get(), origin, {}, "", 64));
+  std::filesystem::rename(write("update", "six"), origin.model_files[1]);
+  const auto text = fingerprint_of(context_.get(), origin, {}, "", 64);
+  ASSERT_FALSE(text);
+  EXPECT_EQ(text.error().code, Code::kStale);
+  EXPECT_NE(std::string(text.error().message).find("model.gguf: another file"), std::string::npos);
+  EXPECT_FALSE(digest_of_model(origin));
+  origin.model_marks = marks_of_files({});
+  EXPECT_TRUE(digest_of_model(origin));  // nothing to compare with
+  const std::string missing = folder_ / "missing.gguf";
+  EXPECT_EQ(marks_of_files({&missing, 1}), "");
+}
+
 TEST_F(Fingerprint, ChangesWithDevicesAndWhatTheyCompute) {
   const std::vector<std::string> device = {"GPU0 of a kind"};
   EXPECT_NE(of(), of({}, device));
@@ -192,6 +211,31 @@ TEST_F(Fingerprint, ChangesWithOverriddenMetadata) {
   });
 }
 
+// Models with two sets of RoPE factors choose by this length; what the file says does not count then.
+TEST_F(Fingerprint, TellsLongContextsByTheOverriddenLength) {
+  llama_context_params params = llama_context_default_params();
+  params.n_ctx = 512;
+  const std::unique_ptr<llama_context, Free> longer(llama_init_from_model(model_.get(), params));
+  ASSERT_TRUE(longer);
+  Origin origin;
+  origin.model_files = {kModel};
+  origin.model_digest = "made up";
+  const auto differs = [&] {
+    const auto shorter_text = fingerprint_of(context_.get(), origin, {}, "", 64);
+    const auto longer_text = fingerprint_of(longer.get(), origin, {}, "", 64);
+    return shorter_text && longer_text && *shorter_text != *longer_text;
+  };
+  for (const std::int64_t trained : {64, 256, 300, 512, 4096}) {
+    llama_model_kv_override overrides[2] = {};
+    overrides[0].tag = LLAMA_KV_OVERRIDE_TYPE_INT;
+    std::snprintf(overrides[0].key, sizeof overrides[0].key,
+                  "llama.rope.scaling.original_context_length");
+    overrides[0].val_i64 = trained;
+    origin.model.kv_overrides = overrides;
+    EXPECT_EQ(differs(), trained >= 256 && trained < 512) << trained;
+  }
+}
+
 TEST_F(Fingerprint, ChangesWithTheContextAndTheShapeOfBlocks) {
   expect_told_apart({
       [](Origin& origin) { origin.model_digest = "another"; },
@@ -216,10 +260,13 @@ TEST_F(Fingerprint, ChangesWithTheContextAndTheShapeOfBlocks) {
 
 TEST_F(Fingerprint, ChangesWithVariablesThatPickKernels) {
   const std::string before = of();
-  ASSERT_EQ(setenv("LLAMA_ATTN_ROT_DISABLE", "1", 1), 0);
-  EXPECT_NE(of(), before);
-  ASSERT_EQ(unsetenv("LLAMA_ATTN_ROT_DISABLE"), 0);
-  EXPECT_EQ(of(), before);
+  for (const char* name :
+       {"LLAMA_ATTN_ROT_DISABLE", "GGML_OP_OFFLOAD_MIN_BATCH", "GGML_OPENCL_Q8_DENSE_DP4A"}) {
+    ASSERT_EQ(setenv(name, "1", 1), 0);
+    EXPECT_NE(of(), before) << name;
+    ASSERT_EQ(unsetenv(name), 0);
+    EXPECT_EQ(of(), before);
+  }
 }
 
 TEST(Devices, OfThisMachineAreThoseBesideItsCores) {

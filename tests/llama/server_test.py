@@ -3,8 +3,10 @@
 usage: server_test.py --cachalot FILE --cachalot-llama FILE --trained GGUF --random GGUF
        --recurrent GGUF --windowed GGUF [TEST ...]
 """
+import ctypes
 import http.client
 import json
+import os
 import select
 import signal
 import socket
@@ -16,6 +18,21 @@ import unittest
 from server_cases import (BLOCK_TOKENS, LONG, PROGRAMS, STORY, cached, pool_path, reusable, run, streamed, text_of,
                           wait_until)
 from servers import Server
+
+
+def shut_listener(pid, port):
+    """Shuts another process's listening socket down."""
+    system = ctypes.CDLL(None, use_errno=True)
+    with open("/proc/net/tcp", encoding="ascii") as lines:
+        inode = next(words[9] for words in map(str.split, lines) if words[1].endswith(f":{port:04X}") and words[3] == "0A")
+    number = next(int(name) for name in os.listdir(f"/proc/{pid}/fd") if os.readlink(f"/proc/{pid}/fd/{name}") == f"socket:[{inode}]")
+    process = system.syscall(434, pid, 0)  # pidfd_open
+    listener = system.syscall(438, process, number, 0)  # pidfd_getfd
+    if listener < 0:
+        raise unittest.SkipTest(f"pidfd_getfd: {os.strerror(ctypes.get_errno())}")
+    with socket.socket(fileno=listener) as theirs:
+        theirs.shutdown(socket.SHUT_RDWR)
+    os.close(process)
 
 
 class OneServer(unittest.TestCase):
@@ -84,6 +101,7 @@ class OneServer(unittest.TestCase):
             return text_of(self.random.complete("hello", max_tokens=30, temperature=1, seed=seed))
         self.assertEqual(text(7), text(7))
         self.assertNotEqual(text(7), text(8))
+        self.assertEqual(text(2**32 - 1), text(2**32 - 1))  # which libllama takes for "any"
         narrow = {"max_tokens": 10, "temperature": 1, "seed": 3}
         greedy = text_of(self.random.complete("hello", max_tokens=10, temperature=0))
         self.assertEqual(text_of(self.random.complete("hello", top_k=1, **narrow)), greedy)
@@ -334,6 +352,13 @@ class Ends(unittest.TestCase):
         server.child.send_signal(signal.SIGTERM)
         self.assertIn("the server is stopping", list(events)[-2]["error"]["message"])
         self.assertEqual(server.child.wait(30), 0)
+
+    def test_a_server_that_can_accept_no_more_says_so_and_ends(self):
+        server = self.server()
+        port = int(server.address.rsplit(":", 1)[1])
+        shut_listener(server.pid, port)  # accept() fails from here on, as where the system has no more sockets
+        self.assertEqual(server.child.wait(30), 3)
+        self.assertIn("connections are no longer accepted", server.stderr())
 
     def test_a_long_text_that_is_being_tokenised_does_not_keep_the_server_from_ending(self):
         # libllama takes time with the square of what is no token; this much is half a minute's work.

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <vector>
 
 #include "base/rng.h"
@@ -41,26 +42,32 @@ class Batch {
   llama_batch batch;
 };
 
+// Of a context with a pool, and a sequence of ours.
+PromptCacheOptions options_of(const std::string& pool) {
+  PromptCacheOptions options;
+  options.pool = {pool};
+  options.origin.model_files = {kModel};
+  llama_context_params& params = options.origin.context;
+  params.n_ctx = kContextTokens;
+  params.n_batch = kBatchTokens;
+  params.n_ubatch = 64;
+  params.kv_unified = true;
+  params.n_threads = params.n_threads_batch = 1;
+  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+  params.n_seq_max = kSequences + 1;
+  return options;
+}
+
 // A program with a few sequences that does what it likes; beside it the same without a pool.
 class Program {
  public:
   Program(const std::string& pool, std::uint64_t seed) : rng_(seed), prompts_(kSequences + 1) {
     llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
     llama_backend_init();
-    PromptCacheOptions options;
-    options.pool = {pool};
-    options.origin.model_files = {kModel};
+    const PromptCacheOptions options = options_of(pool);
     llama_model* const model = llama_model_load_from_file(kModel, options.origin.model);
-    llama_context_params& params = options.origin.context;
-    params.n_ctx = kContextTokens;
-    params.n_batch = kBatchTokens;
-    params.n_ubatch = 64;
-    params.kv_unified = true;
-    params.n_threads = params.n_threads_batch = 1;
-    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
-    params.n_seq_max = kSequences + 1;
-    with_ = llama_init_from_model(model, params);
-    without_ = llama_init_from_model(model, params);
+    with_ = llama_init_from_model(model, options.origin.context);
+    without_ = llama_init_from_model(model, options.origin.context);
     vocabulary_ = llama_vocab_n_tokens(llama_model_get_vocab(model));
     Result<std::unique_ptr<SharedContext>> shared =
         SharedContext::open(with_, kSequences, options, false);
@@ -212,6 +219,104 @@ TEST(SharedContext, TakesBlocksThatAreDamagedMeanwhile) {
     replacing += status->exit_code == kReplaced;
   }
   EXPECT_GT(replacing, 0) << "nobody met a damaged block";
+}
+
+// A program that decodes parts of one prompt.
+class PromptProgram {
+ public:
+  explicit PromptProgram(const std::string& pool) {
+    llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
+    llama_backend_init();
+    const PromptCacheOptions options = options_of(pool);
+    llama_model* const model = llama_model_load_from_file(kModel, options.origin.model);
+    context = llama_init_from_model(model, options.origin.context);
+    Result<std::unique_ptr<SharedContext>> opened =
+        SharedContext::open(context, kSequences, options, false);
+    if (opened) shared = *std::move(opened);
+  }
+
+  // Tokens [first, end) of the prompt. @return as llama_decode
+  std::int32_t decode(llama_seq_id sequence, std::size_t first, std::size_t end) {
+    std::vector<Entry> entries;
+    for (std::size_t i = first; i < end; ++i) {
+      Entry entry;
+      entry.token = prompt_[i];
+      entry.position = static_cast<llama_pos>(i);
+      entry.sequences = {sequence};
+      entries.push_back(entry);
+    }
+    const Batch batch(entries);
+    return shared->decode(entries, [&] { return llama_decode(context, batch.batch); });
+  }
+  void clear() {
+    llama_memory_clear(llama_get_memory(context), true);
+    shared->cleared();
+  }
+  std::uint64_t stored_blocks() const { return shared->statistics().stored_blocks; }
+
+  llama_context* context = nullptr;
+  std::unique_ptr<SharedContext> shared;
+
+ private:
+  const Tokens prompt_ = random_tokens(1, kMostTokens);
+};
+
+// Runs in a process of its own. @param body  returns what is wrong, 0: nothing
+void expect_right(const std::function<int(PromptProgram&)>& body) {
+  TestKeeper keeper({.block_bytes = 64 << 10});
+  auto child = os::Child::start([&] {
+    PromptProgram program(keeper.path());
+    return program.shared ? body(program) : 100;
+  });
+  ASSERT_TRUE(child);
+  const auto status = child->wait();
+  ASSERT_TRUE(status);
+  EXPECT_TRUE(status->ok()) << status->text();
+}
+
+TEST(SharedContext, SaysThatAPromptWasAborted) {
+  expect_right([](PromptProgram& program) {
+    llama_set_abort_callback(
+        program.context, [](void*) { return true; }, nullptr);
+    if (program.decode(0, 0, 128) != 2) return 1;  // as llama_decode says it
+    llama_set_abort_callback(program.context, nullptr, nullptr);
+    if (program.decode(0, 0, 128) != 0) return 2;
+    return program.stored_blocks() == 2 ? 0 : 3;
+  });
+}
+
+TEST(SharedContext, StoresNothingOfAWarmup) {
+  expect_right([](PromptProgram& program) {
+    program.shared->set_warmup(true);
+    if (program.decode(0, 0, 128) != 0 || program.stored_blocks() != 0) return 1;
+    program.shared->set_warmup(false);
+    // What the warm-up computed is computed again before it is stored.
+    if (program.decode(0, 128, 192) != 0 || program.stored_blocks() != 3) return 2;
+    const llama_pos last = llama_memory_seq_pos_max(llama_get_memory(program.context), 0);
+    if (last != 191) return 3;
+    program.clear();
+    return program.decode(0, 0, 128) == 0 && program.stored_blocks() == 3 ? 0 : 4;
+  });
+}
+
+// llama.cpp moves the cells that a copy shares for both sequences.
+TEST(SharedContext, KnowsNothingOfACopyWhoseOtherSequenceWasShifted) {
+  expect_right([](PromptProgram& program) {
+    const llama_memory_t memory = llama_get_memory(program.context);
+    if (program.decode(0, 0, 128) != 0 || program.stored_blocks() != 2) return 1;
+    llama_memory_seq_cp(memory, 0, 1, -1, -1);
+    program.shared->copied(0, 1, -1, -1);
+    // A context shift of sequence 1.
+    llama_memory_seq_rm(memory, 1, 0, 64);
+    program.shared->removed(1, 0, 64);
+    llama_memory_seq_add(memory, 1, 64, -1, -64);
+    program.shared->shifted(1);
+    if (llama_memory_seq_pos_max(memory, 0) != 63) return 2;  // it was, too
+    (void)program.decode(0, 128, 192);
+    if (program.stored_blocks() != 2) return 3;
+    program.clear();
+    return program.decode(0, 0, 192) == 0 && program.stored_blocks() == 3 ? 0 : 4;
+  });
 }
 
 }  // namespace

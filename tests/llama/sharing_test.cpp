@@ -239,6 +239,13 @@ TEST_F(Refusals, OfEmbeddings) {
   expect_refused("embeddings");
 }
 
+TEST_F(Refusals, OfACallbackThatSeesAllThatIsComputed) {
+  spec_.change = [](llama_context_params& params) {
+    params.cb_eval = [](ggml_tensor*, bool, void*) { return false; };
+  };
+  expect_refused("cb_eval");
+}
+
 TEST_F(Refusals, OfAttentionThatIsNotCausal) {
   spec_.change = [](llama_context_params& params) {
     params.attention_type = LLAMA_ATTENTION_TYPE_NON_CAUSAL;

@@ -31,6 +31,33 @@ def test_example(example):
     assert ran.stderr == ""
 
 
+def test_a_copy_that_fails_ends_the_layerwise_example():
+    """Its computation must not wait for a layer that never comes."""
+    program = """if True:
+        import runpy, sys
+        import cachalot
+
+        class Failing:
+            def __init__(self, load):
+                self._load = load
+
+            def load_layer(self, layer):
+                if layer == 3:
+                    raise OSError("layer 3 is lost")
+                return self._load.load_layer(layer)
+
+        class Client(cachalot.Client):
+            def begin_load(self, *arguments):
+                return Failing(super().begin_load(*arguments))
+
+        cachalot.Client = Client
+        runpy.run_path(sys.argv.pop(1), run_name="__main__")
+    """
+    ran = subprocess.run([sys.executable, "-c", program, ROOT / "examples/python/layerwise.py", pool_path()], capture_output=True,
+                         text=True, timeout=60, check=False)
+    assert ran.returncode == 1 and "layer 3 is lost" in ran.stderr
+
+
 def test_the_commands_of_the_readme(monkeypatch):
     """Its keeper, and the example after it, as they are printed."""
     monkeypatch.chdir(ROOT)

@@ -125,10 +125,17 @@ def programs(request):
 
 def test_nixl_keeps_blocks_in_files(programs, start, tmp_path):
     needs("nixl", "nixl_cu12", "nixl_cu13")
-    pool = Pool(programs, start, f"module=nixl_storage&class=NixlStorage&folder={tmp_path}/values")
+    values = tmp_path / "values"
+    values.mkdir()
+    (values / "new.0").write_bytes(b"half a value of another keeper")
+    (values / "new.1").write_bytes(b"half a value of a keeper that was killed")
+    os.utime(values / "new.1", (0, 0))
+    pool = Pool(programs, start, f"module=nixl_storage&class=NixlStorage&folder={values}")
     try:
         check_that_blocks_come_back(pool)
-        wait_for("a file for each block", lambda: len(list((tmp_path / "values").iterdir())) == BLOCKS + 1)
+        wait_for("a file for each block", lambda: len(list(values.iterdir())) == BLOCKS + 2)
+        assert (values / "new.0").read_bytes() == b"half a value of another keeper"
+        assert not (values / "new.1").exists()
         assert pool.stop() == 0
     finally:
         pool.lose()

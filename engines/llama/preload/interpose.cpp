@@ -116,10 +116,17 @@ SharedContext* shared_of_memory(llama_memory_t memory) {
 
 // --- Models --------------------------------------------------------------------------------------
 
-std::unique_ptr<LoadedModel> describe(std::vector<std::string> files,
-                                      const llama_model_params& params) {
+struct ModelFiles {
+  explicit ModelFiles(std::vector<std::string> of)
+      : paths(std::move(of)), marks(settings() ? marks_of_files(paths) : "") {}
+  std::vector<std::string> paths;
+  std::string marks;
+};
+
+std::unique_ptr<LoadedModel> describe(ModelFiles files, const llama_model_params& params) {
   auto model = std::make_unique<LoadedModel>();
-  model->origin.model_files = std::move(files);
+  model->origin.model_files = std::move(files.paths);
+  model->origin.model_marks = std::move(files.marks);
   llama_model_params& copy = model->origin.model = params;
   copy.progress_callback = nullptr;
   if (params.devices != nullptr) {
@@ -146,8 +153,8 @@ std::unique_ptr<LoadedModel> describe(std::vector<std::string> files,
   return model;
 }
 
-llama_model* remember(llama_model* loaded, std::vector<std::string> files,
-                      const llama_model_params& params) {
+// @param files  as they were before the model was loaded
+llama_model* remember(llama_model* loaded, ModelFiles files, const llama_model_params& params) {
   // One without weights is asked for its sizes only.
   if (loaded == nullptr || !settings() || inside != 0 || params.vocab_only || params.no_alloc)
     return loaded;
@@ -206,14 +213,17 @@ using namespace cachalot::llama;  // NOLINT: below is C
 
 EXPORTED llama_model* llama_model_load_from_file(const char* path, llama_model_params params) {
   check_release();
-  return remember(REAL(llama_model_load_from_file)(path, params), split_model_files(path), params);
+  ModelFiles files(split_model_files(path));
+  llama_model* const loaded = REAL(llama_model_load_from_file)(path, params);
+  return remember(loaded, std::move(files), params);
 }
 
 EXPORTED llama_model* llama_model_load_from_splits(const char** paths, std::size_t count,
                                                    llama_model_params params) {
   check_release();
-  return remember(REAL(llama_model_load_from_splits)(paths, count, params), {paths, paths + count},
-                  params);
+  ModelFiles files({paths, paths + count});
+  llama_model* const loaded = REAL(llama_model_load_from_splits)(paths, count, params);
+  return remember(loaded, std::move(files), params);
 }
 
 EXPORTED void llama_model_free(llama_model* model) {
@@ -460,13 +470,13 @@ EXPORTED void llama_memory_seq_keep(llama_memory_t memory, llama_seq_id sequence
 
 EXPORTED void llama_memory_seq_add(llama_memory_t memory, llama_seq_id sequence, llama_pos from,
                                    llama_pos to, llama_pos delta) {
-  if (SharedContext* const shared = shared_of_memory(memory)) shared->changed(sequence);
+  if (SharedContext* const shared = shared_of_memory(memory)) shared->shifted(sequence);
   REAL(llama_memory_seq_add)(memory, sequence, from, to, delta);
 }
 
 EXPORTED void llama_memory_seq_div(llama_memory_t memory, llama_seq_id sequence, llama_pos from,
                                    llama_pos to, int divisor) {
-  if (SharedContext* const shared = shared_of_memory(memory)) shared->changed(sequence);
+  if (SharedContext* const shared = shared_of_memory(memory)) shared->shifted(sequence);
   REAL(llama_memory_seq_div)(memory, sequence, from, to, divisor);
 }
 
@@ -526,6 +536,14 @@ EXPORTED void llama_set_causal_attn(llama_context* context, bool is_causal) {
   if (shared != nullptr && !is_causal) shared->stop("attention is not causal");
   REAL(llama_set_causal_attn)(context, is_causal);
 }
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // programs still call it
+EXPORTED void llama_set_warmup(llama_context* context, bool is_on) {
+  if (SharedContext* const shared = shared_of(context)) shared->set_warmup(is_on);
+  REAL(llama_set_warmup)(context, is_on);
+}
+#pragma GCC diagnostic pop
 
 EXPORTED void llama_set_embeddings(llama_context* context, bool is_on) {
   SharedContext* const shared = shared_of(context);

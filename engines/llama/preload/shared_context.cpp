@@ -10,7 +10,8 @@
 namespace cachalot::llama {
 namespace {
 
-constexpr std::int32_t kNoRoom = 1, kInvalid = -1, kFatal = -3;  // as llama_decode says it
+constexpr std::int32_t kNoRoom = 1, kAborted = 2, kInvalid = -1,
+                       kFatal = -3;  // as llama_decode says it
 
 struct Batch {
   explicit Batch(std::size_t tokens)
@@ -65,7 +66,7 @@ std::int32_t SharedContext::decode(std::span<const Entry> batch,
                                    const std::function<std::int32_t()>& as_given) {
   places_.clear();
   std::vector<Prompt> prompts;
-  if (!is_stopped_) prompts = prompts_of(batch);
+  if (!is_stopped_ && !is_warmup_) prompts = prompts_of(batch);
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     if (const std::int32_t status = fill(prompts[i]); status != 0)
       return restore(std::span(prompts).first(i + 1), status);
@@ -141,6 +142,7 @@ std::int32_t SharedContext::fill(Prompt& prompt) {
   }
   if (filled) return 0;
   if (filled.error().code == Code::kNoSpace) return kNoRoom;
+  if (filled.error().code == Code::kCancelled) return kAborted;
   return filled.error().code == Code::kInvalidArgument ? kInvalid : kFatal;
 }
 
@@ -260,6 +262,7 @@ void SharedContext::copied(llama_seq_id from, llama_seq_id to, llama_pos first, 
   if (from < 0 || to < 0 || from == to || static_cast<std::size_t>(from) >= count ||
       static_cast<std::size_t>(to) >= count)
     return;
+  shares_cells_ = true;
   histories_[static_cast<std::size_t>(to)].copy(histories_[static_cast<std::size_t>(from)], first,
                                                 last);
 }
@@ -276,7 +279,12 @@ void SharedContext::changed(llama_seq_id sequence) {
   }
 }
 
+void SharedContext::shifted(llama_seq_id sequence) {
+  changed(shares_cells_ ? -1 : sequence);
+}
+
 void SharedContext::cleared() {
+  shares_cells_ = false;
   for (History& history : histories_) history.clear();
 }
 

@@ -50,7 +50,11 @@ class SharedContext {
   void copied(llama_seq_id from, llama_seq_id to, llama_pos first, llama_pos last);
   void kept_only(llama_seq_id sequence);
   void changed(llama_seq_id sequence);  // in ways that are not followed
+  // Tokens have other positions now: of all sequences that share cells with this one, as after a copy.
+  void shifted(llama_seq_id sequence);
   void cleared();
+  // A model of experts computes with all of them meanwhile: what is decoded is no KV of its prompts.
+  void set_warmup(bool is_on) { is_warmup_ = is_on; }
   // Something is in use on which blocks depend: nothing is shared from now on.
   void stop(const char* why);
 
@@ -85,7 +89,8 @@ class SharedContext {
   std::vector<History> histories_;
   std::vector<std::int32_t> places_;  // of the last batch's entries; empty: where they were
   bool is_verbose_;
-  bool is_stopped_ = false;
+  bool is_stopped_ = false, is_warmup_ = false;
+  bool shares_cells_ = false;  // sequences have cells in common, perhaps
 };
 
 // One line on stderr.

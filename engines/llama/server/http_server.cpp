@@ -155,6 +155,7 @@ struct HttpServer::Impl {
   const std::int64_t started = std::time(nullptr);
   std::atomic<std::size_t> unfinished{0};  // answers
   std::atomic<std::size_t> tokenising{0};  // requests
+  std::atomic<bool> is_stopping{false}, has_ended{false};
   httplib::Server server;
   std::uint16_t port = 0;
   std::thread thread;
@@ -352,7 +353,11 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen(const HttpOptions& option
                                           options.address.c_str(), options.port);
   }
   impl->port = static_cast<std::uint16_t>(port);
-  impl->thread = std::thread([&server] { server.listen_after_bind(); });
+  impl->thread = std::thread([of = impl.get()] {
+    of->server.listen_after_bind();
+    of->has_ended = true;
+    if (!of->is_stopping && of->options.on_end) of->options.on_end();
+  });
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 
@@ -371,9 +376,14 @@ bool HttpServer::finish() {
 HttpServer::~HttpServer() {
   (void)finish();
   // Before it runs, a server does not hear that it shall stop.
-  while (!impl_->server.is_running()) std::this_thread::sleep_for(kNap);
+  impl_->is_stopping = true;
+  while (!impl_->server.is_running() && !impl_->has_ended) std::this_thread::sleep_for(kNap);
   impl_->server.stop();
   impl_->thread.join();
+}
+
+bool HttpServer::has_ended() const {
+  return impl_->has_ended;
 }
 
 std::uint16_t HttpServer::port() const {

@@ -9,6 +9,7 @@
 
 #include <cachalot/result.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,6 +22,8 @@ struct HttpOptions {
   std::string address = "127.0.0.1";
   std::uint16_t port = 8080;  // 0: any that is free
   std::string model_name;
+  // Connections are accepted no longer, for a reason that the system has. @threads one of the server's
+  std::function<void()> on_end = {};
 };
 
 class HttpServer {
@@ -36,6 +39,8 @@ class HttpServer {
   ~HttpServer();
 
   std::uint16_t port() const;
+  // After on_end.
+  bool has_ended() const;
 
  private:
   struct Impl;

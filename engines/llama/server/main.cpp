@@ -126,7 +126,9 @@ Result<std::optional<PrefetchOptions>> prefetch_options(const Options& options) 
   return std::optional(prefetch);
 }
 
-Result<PromptCacheOptions> pool_options(const Options& options, const llama_model_params& params) {
+// @param model_marks  of the model's files, before they were loaded
+Result<PromptCacheOptions> pool_options(const Options& options, const llama_model_params& params,
+                                        const std::string& model_marks) {
   PromptCacheOptions pool;
   pool.pool = options.pool;
   pool.host = options.host;
@@ -134,8 +136,9 @@ Result<PromptCacheOptions> pool_options(const Options& options, const llama_mode
   pool.flight_wait_ns = std::uint64_t{options.flight_wait_ms} * 1'000'000;
   CACHALOT_TRY_ASSIGN(pool.prefetch, prefetch_options(options));
   pool.origin.model_files = split_model_files(options.model);
+  pool.origin.model_marks = model_marks;
   // Once, rather than for each slot.
-  CACHALOT_TRY_ASSIGN(pool.origin.model_digest, digest_of_files(pool.origin.model_files));
+  CACHALOT_TRY_ASSIGN(pool.origin.model_digest, digest_of_model(pool.origin));
   pool.origin.model = params;
   pool.origin.salt = options.salt;
   pool.on_warning = [](const char* message) {
@@ -277,6 +280,7 @@ Status serve(Options& options) {
   ggml_backend_load_all();
   llama_model_params params = llama_model_default_params();
   params.n_gpu_layers = 0;
+  const std::string model_marks = marks_of_files(split_model_files(options.model));
   CACHALOT_TRY_ASSIGN(const Model model, Model::load(options.model, options.chat_template, params));
   options.engine.slot.context_tokens = context_tokens_of(options, model);
   if (options.prints_block_bytes) return print_block_bytes(model, options.engine.slot);
@@ -289,25 +293,30 @@ Status serve(Options& options) {
     host_cache.reset();
   }
   if (!options.pool.empty() || host_cache || options.engine.transfer) {
-    CACHALOT_TRY_ASSIGN(options.engine.slot.cache, pool_options(options, params));
+    CACHALOT_TRY_ASSIGN(options.engine.slot.cache, pool_options(options, params, model_marks));
     options.engine.slot.cache->host_cache = host_cache;
   }
   CACHALOT_TRY_ASSIGN(std::unique_ptr<Engine> engine, start_engine(options, model));
   constexpr std::uint64_t kStorageStartNs = 10'000'000'000;
   if (keeper && !engine->wait_for_storage(kStorageStartNs))
     std::fputs("cachalot-llama: --storage: it is not in use yet, going on without it\n", stderr);
+  options.http.on_end = [] { kill(getpid(), SIGTERM); };
   CACHALOT_TRY_ASSIGN(std::unique_ptr<HttpServer> server,
                       HttpServer::listen(options.http, model, *engine));
   print_ready(options, *server, *engine);
   int signal = 0;
   sigwait(&ending, &signal);
+  const bool has_failed = server->has_ended();
   finish_requests(*engine, ending, std::chrono::seconds(options.stop_wait_s));
   if (keeper) (void)engine->flush_to_storage(std::uint64_t{options.stop_wait_s} * 1'000'000'000);
   engine->stop();
   // Nothing more is needed: the keeper takes back what an ended process held.
-  if (!server->finish()) _exit(0);
+  if (!server->finish()) _exit(has_failed ? kExitRefused : 0);
+  const unsigned port = server->port();
   server.reset();
-  return {};
+  if (!has_failed) return {};
+  return Error::make(Code::kIo, "%.80s port %u: connections are no longer accepted",
+                     options.http.address.c_str(), port);
 }
 
 void add_flags(CLI::App& app, Options& options) {

@@ -51,7 +51,8 @@ llama_sampler* make_sampler(const Sampling& sampling) {
   if (sampling.top_p < 1)
     llama_sampler_chain_add(chain, llama_sampler_init_top_p(sampling.top_p, 1));
   const std::uint32_t seed = sampling.seed ? *sampling.seed : std::random_device()();
-  llama_sampler_chain_add(chain, llama_sampler_init_dist(seed));
+  // The largest number asks libllama for a seed of its own.
+  llama_sampler_chain_add(chain, llama_sampler_init_dist(std::min(seed, LLAMA_DEFAULT_SEED - 1)));
   return chain;
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -129,6 +130,21 @@ TEST(PluginTest, ACallAfterItsDeadlineIsATimeout) {
   ASSERT_TRUE((*backend)->put({&put, 1}, 1));
   ASSERT_FALSE(put.status);
   EXPECT_EQ(put.status.error().code, Code::kTimeout);
+}
+
+// Keepers in containers on one shared folder have the same process number.
+TEST(PluginTest, AValueThatAProcessOfTheSameNumberWritesIsLeftAlone) {
+  const os::ScratchFolder folder;
+  Result<std::unique_ptr<Backend>> backend = open_folder(folder.path());
+  ASSERT_TRUE(backend);
+  const std::string other = folder.path("values/new." + std::to_string(getpid()) + ".0");
+  std::ofstream(other) << "half a value";
+  Chain chain(1, 2, 4096);
+  EXPECT_EQ(put_all(**backend, chain), 2u);
+  EXPECT_EQ(get_all(**backend, chain), (std::vector<bool>{true, true}));
+  std::string text;
+  std::getline(std::ifstream(other), text);
+  EXPECT_EQ(text, "half a value");
 }
 
 }  // namespace
