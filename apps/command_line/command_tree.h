@@ -11,6 +11,14 @@ inline std::vector<const CLI::App*> commands_of(const CLI::App& app) {
   return app.get_subcommands([](const CLI::App*) { return true; });
 }
 
+inline std::vector<std::string> flag_names_of(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* flag : command.get_options()) {
+    for (const std::string& name : flag->get_lnames()) names.push_back(name);
+  }
+  return names;
+}
+
 // "cachalot pool create".
 inline std::string full_name(const CLI::App* command) {
   const CLI::App* const parent = command->get_parent();

@@ -12,7 +12,8 @@
 
 #include "base/utf8.h"
 #include "command.h"
-#include "flag_names.h"
+#include "command_tree.h"
+#include "name_meant.h"
 #include "values.h"
 
 namespace cachalot::apps {
@@ -165,7 +166,8 @@ std::string problem_of(const CLI::App& command, CLI::Option* option, const std::
   }
   if (option == nullptr) {
     return quoted(name) + " is not a flag of " + command.get_name() +
-           ", expected lines as in: flag-name = value" + name_meant(command, name, "\"", "\"");
+           ", expected lines as in: flag-name = value" +
+           name_meant(name, flag_names_of(command), "\"", "\"");
   }
   if (option == command.get_config_ptr() || option == command.get_help_ptr()) {
     return quoted(name) + " cannot be set in a file, expected it on the command line";

@@ -22,9 +22,9 @@
 #include "base/log_format.h"
 #include "base/words.h"
 #include "command_tree.h"
-#include "flag_names.h"
 #include "help.h"
 #include "manual.h"
+#include "name_meant.h"
 #include "os/memory.h"
 
 namespace cachalot::apps {
@@ -90,7 +90,8 @@ std::string wrong_flag(const CLI::App& command, const Arguments& arguments) {
     const std::string flag = argument.substr(0, equals);
     const CLI::Option* const option = command.get_option_no_throw(flag);
     if (option == nullptr)
-      return "there is no flag " + flag + name_meant(command, flag.substr(2), "--", "");
+      return "there is no flag " + flag +
+             name_meant(flag.substr(2), flag_names_of(command), "--", "");
     if (equals + 1 == argument.size()) return empty_value_of(*option);
   }
   return "";
@@ -128,8 +129,7 @@ int print_next_words(CLI::App& app, int argc, char** argv) {
   }
   const CLI::Option* const last = command->get_option_no_throw(std::string(argv[argc - 1]));
   if (last != nullptr && last->get_items_expected_min() > 0) return kExitDone;
-  for (const CLI::Option* option : command->get_options())
-    for (const std::string& name : option->get_lnames()) std::printf("--%s\n", name.c_str());
+  for (const std::string& name : flag_names_of(*command)) std::printf("--%s\n", name.c_str());
   return kExitDone;
 }
 
@@ -154,8 +154,12 @@ int run(const Program& program, int argc, char** argv) {
   const bool is_known = find_command(app, argc, argv, command, words, unknown);
   const std::string name = full_name(command);
   if (!is_known) {
-    return usage_error(
-        "there is no command \"" + unknown + "\", expected one of: " + names_of(*command), name);
+    std::vector<std::string> known;
+    for (const CLI::App* one : commands_of(*command)) known.push_back(one->get_name());
+    const std::string meant = name_meant(unknown, known, "\"", "\"");
+    return usage_error("there is no command \"" + unknown + "\"" +
+                           (meant.empty() ? ", expected one of: " + names_of(*command) : meant),
+                       name);
   }
   // The parser sees the chosen command alone: among others it would take an argument that is called
   // like one of them for that command. Behind a flag in a command's place nothing counts.

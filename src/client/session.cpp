@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "client/fork_guard.h"
+#include "pool/making.h"
 
 namespace cachalot::client {
 
@@ -62,14 +63,17 @@ Error of_pool(const std::string& path, const Error& error) {
   return named;
 }
 
-// Waits for a pool that another process is making. Its file is there before the pool is.
+// Waits for a pool that another process is making, or makes anew. Its file is there before the pool is.
 Result<pool::Pool> open_made_pool(const ClientOptions& options) {
   const std::uint64_t now_ns = base::SteadyClock::read();
   const std::uint64_t until_ns = now_ns + std::min(options.keeper_timeout_ns, ~now_ns);
   for (;;) {
     Result<pool::Pool> pool =
         pool::Pool::open(options.pool, {.allow_foreign = options.allow_foreign_pool});
-    const bool is_in_the_making = !pool && pool.error().code == Code::kBusy;
+    const bool is_in_the_making =
+        !pool && (pool.error().code == Code::kBusy ||
+                  (pool.error().code == Code::kNotAPool &&
+                   pool::look_for_maker(options.pool.front()) == pool::Making::kAbandoned));
     if (!is_in_the_making || base::SteadyClock::read() >= until_ns) return pool;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }

@@ -83,6 +83,12 @@ Status remove_abandoned(const std::vector<std::string>& paths, Geometry geometry
     }
     left.push_back(*std::move(file));
   }
+  // The pool that was there may have had more devices.
+  const std::string next = paths[0] + "." + std::to_string(geometry.devices);
+  if (paths.size() == 1 && os::SharedFile::peek(next)) {
+    return Error::make(Code::kNotAPool, "%.120s: is there, expected %u devices", next.c_str(),
+                       geometry.devices);
+  }
   for (const os::SharedFile& file : left) CACHALOT_TRY(file.remove());
   return {};
 }

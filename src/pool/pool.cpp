@@ -92,10 +92,11 @@ Result<Pool> Pool::open(const std::vector<std::string>& paths, const OpenOptions
                          "%.120s: is being made by another process, which has not finished",
                          paths[0].c_str());
     case Making::kAbandoned:
-      return Error::make(
-          Code::kNotAPool,
-          "%.120s: has no header, and no process is making it: if its maker died, remove it",
-          paths[0].c_str());
+      return Error::make(Code::kNotAPool,
+                         "%.120s: has no header, and no process is making it: if its maker died, "
+                         "`cachalot serve --create` "
+                         "makes it anew with the same flags, or remove it",
+                         paths[0].c_str());
     case Making::kAbsent:
     case Making::kNone:
       break;

@@ -66,6 +66,8 @@ TEST_F(BadInput, AnInputThatNeverEndsALineIsNamed) {
 TEST_F(BadInput, AMisspeltFlagNamesTheOneThatWasMeant) {
   expect_error(run({"hitrate", "--capcity-blocks", "5"}), kUsage,
                {"there is no flag --capcity-blocks; did you mean --capacity-blocks?"});
+  expect_error(run({"hitrat"}), kUsage,
+               {"there is no command \"hitrat\"; did you mean \"hitrate\"?"});
   const Outcome far = run({"hitrate", "--qqqq", "5"});
   expect_error(far, kUsage, {"there is no flag --qqqq"});
   EXPECT_EQ(far.err.find("did you mean"), std::string::npos) << far.err;

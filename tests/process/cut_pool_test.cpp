@@ -68,6 +68,9 @@ class CutPool : public ProcessTest {
     for (const Arguments& command : openers(pool)) {
       // It waits a second for a pool that may come.
       if (!takes_all() && command[command.size() - 2] == "--wait") continue;
+      // An empty file is what a killed maker leaves: it is made anew, unless another device has something.
+      const bool makes = command.size() > 2 && command[2] == "--create";
+      if (makes && bytes == 0 && !std::filesystem::exists(pool + ".1")) continue;
       SCOPED_TRACE(command[0] + " " + command[1]);
       expect_error(run(command), command[0] == "top" ? kFault : expected, {device});
       ++commands_;

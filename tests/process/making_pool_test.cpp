@@ -3,9 +3,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "os/file_lock.h"
 #include "pool/making.h"
@@ -73,10 +75,22 @@ TEST_F(MakingPool, IsNoPoolAfterItsMakerDiedAndTheMessageSaysWhatToDo) {
     SCOPED_TRACE(command[0] + " " + command[1]);
     expect_error(run(command), kUsage, {pool, "no process is making it", "remove it"});
   }
-  // Nor does it hold up what waits.
-  expect_error(run({"lookup", "key", "--pool", pool, "--wait", "600"}), kUsage,
-               {pool, "remove it"});
+  // What waits does so for the pool that may come.
+  expect_error(run({"lookup", "key", "--pool", pool, "--wait", "3"}), kUsage, {pool, "remove it"});
   expect_error(run({"serve", pool, "--standby"}), kUsage, {pool, "remove it"});
+}
+
+TEST_F(MakingPool, IsWaitedForAfterItsMakerDiedByWhatWaits) {
+  const std::string pool = begin_pool("kv");
+  maker_.reset();
+  Running put({"put", "key", "--pool", pool, "--wait", "600", "--file", "/proc/self/comm"});
+  // Longer than a maker takes to lock.
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  EXPECT_FALSE(put.has_ended());
+  ASSERT_EQ(unlink(pool.c_str()), 0);
+  Serving keeper(serve(pool));
+  ASSERT_TRUE(keeper.is_ready()) << keeper.wait().err;
+  expect_done(put.wait());
 }
 
 // Killed where it cannot remove it: by SIGKILL. A service manager starts the same command again.

@@ -101,7 +101,7 @@ TEST_F(TraceCommand, ConvertSaysWhichBlocksItsResultHasToBeReadWith) {
   expect_done(own);
   EXPECT_NE(own.out.find("give --block-tokens 64"), std::string::npos) << own.out;
   expect_error(run({"trace", "info", path("o.jsonl"), "--block-tokens", "512"}), 2,
-               {"at 512 tokens a block; has it blocks of another size?"});
+               {"at 512 tokens a block; give --block-tokens"});
   expect_done(run({"trace", "info", path("o.jsonl"), "--block-tokens", "64"}));
   const Outcome usual =
       run({"trace", "convert", "--trace", kConversation, "--out", path("u.jsonl")});

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "block_hash/block_hasher.h"
+#include "pool/making.h"
 #include "values.h"
 
 namespace cachalot::apps {
@@ -43,11 +44,12 @@ Result<Attached> attach_to(const ClientFlags& flags, pool::Pool pool, std::uint6
   return Attached{std::move(pool), std::move(client), flags.paths};
 }
 
-// Whether to try again to open a pool. A file that is no pool, and that no process makes, stays none,
-// unless its maker has only just begun: it is looked at for two seconds.
+// Whether to try again to open a pool. One that its maker left half-made may be made anew. Another file that is no pool stays
+// none: it is looked at for two seconds.
 class Patience {
  public:
-  explicit Patience(const ClientFlags& flags) : waits_for_file_(flags.wait_s.has_value()) {}
+  explicit Patience(const ClientFlags& flags)
+      : first_device_(flags.paths[0]), waits_for_file_(flags.wait_s.has_value()) {}
 
   bool allows(Code not_opened, std::uint64_t now_ns) {
     constexpr std::uint64_t kForMakerNs = 2 * kNsPerSecond;
@@ -57,11 +59,13 @@ class Patience {
     if (!waits_for_file_) return false;
     if (not_opened == Code::kNotFound) return true;
     if (!is_no_pool) return false;
+    if (pool::look_for_maker(first_device_) == pool::Making::kAbandoned) return true;
     if (no_pool_since_ns_ == 0) no_pool_since_ns_ = now_ns;
     return now_ns - no_pool_since_ns_ < kForMakerNs;
   }
 
  private:
+  const std::string first_device_;
   bool waits_for_file_;
   std::uint64_t no_pool_since_ns_ = 0;  // 0: it was none of these
 };

@@ -134,8 +134,8 @@ Status check_number_of_ids(const char* ids_name, std::uint64_t ids, const char* 
   if (ids == whole || ids == begun) return {};
   const std::string or_more = begun == whole ? "" : " or " + std::to_string(begun);
   return Error::make(Code::kBadInput,
-                     "%s: %llu ids for %s %llu, expected %llu%s at %llu tokens a block; has it "
-                     "blocks of another size?",
+                     "%s: %llu ids for %s %llu, expected %llu%s at %llu tokens a block; give "
+                     "--block-tokens if it has others",
                      ids_name, static_cast<unsigned long long>(ids), input_name,
                      static_cast<unsigned long long>(input_tokens),
                      static_cast<unsigned long long>(whole), or_more.c_str(),

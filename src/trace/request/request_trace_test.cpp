@@ -131,8 +131,8 @@ TEST_F(RequestTraceTest, AsksForAnIdForEachWholeOrBegunBlock) {
   EXPECT_EQ(complaint(line(5, 0), options), "");
   EXPECT_EQ(
       complaint(line(1024, 3), options),
-      "trace.jsonl:1: hash_ids: 3 ids for input_length 1024, expected 2 at 512 tokens a block; has "
-      "it blocks of another size?");
+      "trace.jsonl:1: hash_ids: 3 ids for input_length 1024, expected 2 at 512 tokens a block; "
+      "give --block-tokens if it has others");
   EXPECT_NE(complaint(line(1025, 1), options), "");
   EXPECT_NE(complaint(line(~std::uint64_t{0}, 4), options), "");
   EXPECT_EQ(complaint(line(1025, 7)), "");  // not asked to check

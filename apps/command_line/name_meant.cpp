@@ -1,10 +1,9 @@
-#include "flag_names.h"
+#include "name_meant.h"
 
 #include <algorithm>
 #include <numeric>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 namespace cachalot::apps {
 namespace {
@@ -26,18 +25,16 @@ std::size_t distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::string name_meant(const CLI::App& command, const std::string& typed, const char* before,
-                       const char* after) {
+std::string name_meant(const std::string& typed, const std::vector<std::string>& known,
+                       const char* before, const char* after) {
   const std::string name = typed.substr(0, 60);
   std::size_t least = std::max<std::size_t>(name.size() / 3, 1) + 1;
   std::string nearest;
-  for (const CLI::Option* option : command.get_options()) {
-    for (const std::string& known : option->get_lnames()) {
-      const std::size_t found = distance(name, known);
-      if (found >= least) continue;
-      least = found;
-      nearest = "; did you mean " + (before + known) + after + "?";
-    }
+  for (const std::string& each : known) {
+    const std::size_t found = distance(name, each);
+    if (found >= least) continue;
+    least = found;
+    nearest = "; did you mean " + (before + each) + after + "?";
   }
   return nearest;
 }
