@@ -217,7 +217,8 @@ def storing_keeper(tmp_path):
                                   f"file:{tmp_path}/peers", "--peer-listen", "tcp:127.0.0.1:0",
                                   "--quota", "default=64KiB")
     assert run(sys.executable, "-m", "cachalot.command", "put", "value", "--pool", pool, text="x")[0] == 0
-    parts = ("cachalot_storage_up", "cachalot_peers", "cachalot_namespace_")
+    # With values: a name alone may stand in the help of one without any.
+    parts = ("cachalot_storage_up{", "cachalot_peers{", "cachalot_namespace_quota_blocks{")
     wait_until(lambda: all(name in get(ready["metrics"], "/metrics")[0] for name in parts))
     yield pool, ready["metrics"]
     end(process)
